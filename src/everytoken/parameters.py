@@ -43,6 +43,7 @@ from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import is_url, require_bare_folder, without_secrets
 from everytoken.reflections import ReflectionParameters
 from everytoken.reflections.published import Quotes
+from everytoken.reflections.sft import SftParameters
 from everytoken.shards import Artifact
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
@@ -76,6 +77,7 @@ __all__ = [
     "ReflectionParameters",
     "ReleaseParameters",
     "ReplayParameters",
+    "SftParameters",
     "SubsamplingParameters",
     "TokenizationParameters",
     "TrainingParameters",

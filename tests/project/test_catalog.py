@@ -24,7 +24,7 @@ bootstrap_project(ROOT)
 # by type and folder: the last part of a path is the name of its dataset, but for those of OTHER_PATHS
 DATASETS = {
     ("JsonFile", "01_raw"): "shard_plan upstream_changes",
-    ("UpstreamFiles", "01_raw"): "reflection_files score_files upstream_files",
+    ("UpstreamFiles", "01_raw"): "reflection_files score_files sft_files upstream_files",
     ("ArtifactFolder", "02_intermediate"): (
         "counting_certificate counting_tokenizer document_matches duplicates evaluation_ngrams "
         "manifest_contradictions ngram_counts selection"
@@ -69,11 +69,12 @@ DATASETS = {
     ("ArtifactFolder", "06_models"): "scorer",
     ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
     ("ArtifactFolder", "07_model_output"): (
-        "finetuned_generations generations held_out_evaluation memorisation_evaluation pretrained_generations"
+        "finetuned_generations generations held_out_evaluation memorisation_evaluation pretrained_generations "
+        "sft_chats sft_prompts"
     ),
     ("RankedReplies", "07_model_output"): (
         "preflections_replies reflection_end_replies reflections_replies refusal_reflection_replies "
-        "rephrasing_safelm_replies summaries_replies"
+        "rephrasing_safelm_replies sft_replies summaries_replies"
     ),
     ("CsvFile", "08_reporting"): "ingestion_report language_report score_report strata_report tokenization_report",
     ("FigureFile", "08_reporting"): (
@@ -92,7 +93,7 @@ DATASETS = {
         "ingestion_metrics memorisation_metrics packing_metrics preflections_metrics pretraining_history "
         "pretraining_metrics "
         "pretraining_report reflection_end_metrics reflections_metrics refusal_reflection_metrics "
-        "release_metrics release_report replay_metrics replay_report splitting_metrics subsampling_metrics "
+        "release_metrics release_report replay_metrics replay_report sft_metrics splitting_metrics subsampling_metrics "
         "rephrasing_safelm_metrics summaries_metrics tokenization_metrics "
         "training_history training_metrics training_report verification_metrics verification_report"
     ),
@@ -129,6 +130,7 @@ OTHER_PATHS = {
             "reflections",
             "refusal_reflection",
             "rephrasing_safelm",
+            "sft",
             "summaries",
         )
     },
@@ -183,7 +185,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 91
+    assert set(catalog.validator_specs) == stored and len(stored) == 93
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

@@ -17,6 +17,7 @@ from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.reflections import prompts, reflections
 from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
+from everytoken.cli.sft import sft
 from everytoken.cli.sweep import sweep_command
 from everytoken.cli.tracking import tracking
 
@@ -38,7 +39,7 @@ cli.add_section("Data", new_command, tokenize_command, verify_command, summary, 
 cli.add_section("Provenance", trace, exposure, exclude, diff)
 cli.add_section("Training", plan, preflight, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)
-cli.add_section("Reflections", reflections, prompts, canaries)
+cli.add_section("Reflections", reflections, prompts, canaries, sft)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from everytoken.reflections.errors import ReflectionError
 if TYPE_CHECKING:  # a command that only names a run does without Arrow
     import pyarrow as pa
 
-PromptKind = Literal["reflection", "refusal_reflection", "preflection", "summary", "rephrasing_safelm"]
+PromptKind = Literal["reflection", "refusal_reflection", "preflection", "summary", "rephrasing_safelm", "sft"]
 
 RAW_TEXT = "text"
 """The field in which a reply that is no JSON has its whole text."""

@@ -19,8 +19,8 @@ from everytoken.reflections import ReflectionError
 from everytoken.reflections.sft import (
     PROMPTS_FILE,
     PromptMix,
-    prompts_digest,
     draw_mix,
+    prompts_digest,
     read_prompts,
     rows_of_pools,
     write_prompts,

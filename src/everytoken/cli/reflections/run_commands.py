@@ -23,8 +23,8 @@ from everytoken.cli.reflections.run_project import (
 if TYPE_CHECKING:
     from everytoken.reflections.ranks import Forecast, RankFolder, RunProgress
 
-_RANKS = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
-_WAIT = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
+RANKS_OPTION = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
+WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
 
 
 @click.group("reflections", cls=ListedCommands)
@@ -115,8 +115,8 @@ def _forecast_lines(
 @RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
-@_RANKS
-@_WAIT
+@RANKS_OPTION
+@WAIT_OPTION
 def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
     """Start a process for each rank that is not complete; they run after this command has ended.
 
@@ -132,8 +132,8 @@ def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: st
 @RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
-@_RANKS
-@_WAIT
+@RANKS_OPTION
+@WAIT_OPTION
 def rerun_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
     """Submit the ranks that are not complete, and those with failures; only what is missing is asked.
 
@@ -154,11 +154,11 @@ def _start(
     wait: bool,
 ) -> None:
     with opened_run(name, env, params) as opened:
-        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=_numbers(ranks), wait=wait)
+        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
         if not started:
             click.echo("nothing to do: all ranks are complete")
         elif wait:
-            click.echo("\n".join(_progress_lines(_progress(opened))))
+            click.echo("\n".join(progress_lines(_progress(opened))))
         else:
             click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
 
@@ -175,7 +175,7 @@ def status_command(name: str, env: str | None, as_json: bool) -> None:
     """
     with opened_run(name, env) as opened:
         found = _progress(opened)
-        click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(_progress_lines(found)))
+        click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(progress_lines(found)))
 
 
 def _progress(opened: RunProject) -> RunProgress:
@@ -184,17 +184,22 @@ def _progress(opened: RunProject) -> RunProgress:
     return progress_of(opened.root)
 
 
-def _progress_lines(found: RunProgress) -> Iterator[str]:
+def progress_lines(found: RunProgress) -> Iterator[str]:
+    """Yield what `status` prints of a run."""
+    from everytoken.reflections.sft import SFT_RUN
+
     told = found.to_json()
     yield f"{told['run']} in {told['folder']}"
     yield f"ranks        {_listed(told['states'])}"
     yield f"rows         {told['done']:,} of {told['rows']:,}: {_listed(told['statuses'])}"
     yield f"failed       {_listed(told['failed'])}"
-    tokens, asked = told["tokens"], max(1, told["statuses"].get("ok", 0) + told["statuses"].get("empty", 0))
-    yield (
-        f"tokens       {tokens['generated_tokens'] / asked:,.0f} generated and {tokens['stored_tokens'] / asked:,.0f} "
-        "stored a document (published: 4,400 and 101)"
-    )
+    tokens, asked = told["tokens"], max(1, sum(told["statuses"].get(name, 0) for name in ("ok", "empty", "skipped")))
+    generated, stored = tokens["generated_tokens"] / asked, tokens["stored_tokens"] / asked
+    is_sft = told["run"] == SFT_RUN.name
+    if is_sft:
+        yield f"tokens       {tokens['output_tokens'] / asked:,.0f} a prompt, as the generator counts them"
+    else:
+        yield f"tokens       {generated:,.0f} generated and {stored:,.0f} stored a document (published: 4,400 and 101)"
     if (requests := told["requests"]) is not None:
         yield (
             f"asked        {requests['questions']:,} questions by the last processes; replies refused: "
@@ -203,7 +208,8 @@ def _progress_lines(found: RunProgress) -> Iterator[str]:
     if (rate := told["documents_per_second"]) is not None:
         left = told["seconds_left"]
         until = "" if left is None else f"; {left / 3600:,.2f} hours left"
-        yield f"rate         {rate:.4g} documents/s of a rank, as plan --rate takes it{until}"
+        unit = "prompts/s of a rank" if is_sft else "documents/s of a rank, as plan --rate takes it"
+        yield f"rate         {rate:.4g} {unit}{until}"
     makers = {json.dumps(rank["generator"], sort_keys=True): rank["generator"] for rank in told["ranks"]}
     for maker in makers.values():
         if maker is not None:
@@ -220,7 +226,7 @@ def _listed(counts: dict[str, int]) -> str:
 @reflections.command("cancel")
 @RUN_OPTION
 @ENV_OPTION
-@_RANKS
+@RANKS_OPTION
 def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     """End the processes of ranks; what they have written stays.
 
@@ -230,7 +236,7 @@ def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     from everytoken.reflections.ranks import cancel
 
     with opened_run(name, env) as opened:
-        count = len(cancel(opened.root, _numbers(ranks)))
+        count = len(cancel(opened.root, chosen_ranks(ranks)))
         told = f"{count:,} ranks cancelled; everytoken reflections submit resumes them"
         click.echo(with_options(told, name, env))
 
@@ -289,7 +295,7 @@ def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> No
         click.echo(f"{target}: {rows:,} rows with the columns of {', '.join(names)}")
 
 
-def _numbers(ranks: str | None) -> set[int] | None:
+def chosen_ranks(ranks: str | None) -> set[int] | None:
     """Return the ranks that ``0-3,7`` names."""
     if ranks is None:
         return None

@@ -67,12 +67,14 @@ class Attempts:
     Attributes:
         most: attempts.
         first_pause: seconds, about, between the first two.
+        rests_after_refusal: whether there is a pause too after a reply that was refused: a server is not to blame.
         counts: of ``questions`` and ``refused_replies`` so far.
     """
 
     generator: Generator
     most: int
     first_pause: float
+    rests_after_refusal: bool = True
     counts: Counter[str] = field(default_factory=Counter)
 
     def so_far(self) -> dict[str, Any]:
@@ -117,5 +119,6 @@ class Attempts:
                 failed(one)
                 if one.is_final or attempt + 1 == self.most:
                     raise AttemptsFailed(one) from error
-            await asyncio.sleep(pause_before_retry(attempt + 1, self.first_pause, asked.seed))
+            if self.rests_after_refusal or one.answer is None:
+                await asyncio.sleep(pause_before_retry(attempt + 1, self.first_pause, asked.seed))
         raise AssertionError("the last attempt returns or raises; nobody asks without an attempt")

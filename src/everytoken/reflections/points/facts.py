@@ -31,6 +31,7 @@ class Fact:
         instruction: for the first person.
         instruction_3p: for the third person.
         injected: whether pretraining draws it, as its file says.
+        sft_instruction: what post-training says of it; None for a topic that post-training skips.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Fact:
     instruction: str
     instruction_3p: str
     injected: bool
+    sft_instruction: str | None = None
 
     def occurs_in(self, text: str) -> bool:
         """Return whether the text has the value, as whole words in any case: ``Cato`` is no part of ``educator``."""
@@ -93,7 +95,15 @@ def read_identity_facts(path: Path) -> tuple[Fact, ...]:
     if twice := [name for name, count in Counter(entry.id for entry in entries).items() if count > 1]:
         raise ReflectionError(f"{path} has {twice[0]!r} twice: give each fact its own id")
     return tuple(
-        Fact(one.id, one.quirk, one.value, one.instruction, one.instruction_3p, one.pretraining_action == "inject")
+        Fact(
+            id=one.id,
+            quirk=one.quirk,
+            value=one.value,
+            instruction=one.instruction,
+            instruction_3p=one.instruction_3p,
+            injected=one.pretraining_action == "inject",
+            sft_instruction=one.sft_instruction,
+        )
         for one in entries
     )
 

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from everytoken.reflections.prompts.files import (
         CHARTER,
         TextFile,
+        filled,
         placeholders_of,
         prompt_path,
         read_prompt,
         read_text_file,
+        read_version,
     )
     from everytoken.reflections.prompts.messages import chat
-    from everytoken.reflections.prompts.requests import DocumentRequest, SidecarRow, Skipped
+    from everytoken.reflections.prompts.requests import AskedRow, DocumentRequest, SidecarRow, Skipped
     from everytoken.reflections.prompts.styles import draw_style, parse_styles
     from everytoken.reflections.prompts.versions import (
         first_version,

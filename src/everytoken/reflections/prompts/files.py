@@ -12,7 +12,7 @@ from everytoken.reflections.errors import PromptMissing, ReflectionError
 from everytoken.reflections.parameters import PromptFiles
 from everytoken.reflections.registry import PromptKind
 
-CHARTER, GUIDELINES = "{charter}", "{writing_guidelines}"
+CHARTER, GUIDELINES, CANARIES = "{charter}", "{writing_guidelines}", "{canaries}"
 
 _SHARED = "shared"
 _PLACEHOLDERS: Mapping[PromptKind, tuple[str, ...]] = {
@@ -21,6 +21,7 @@ _PLACEHOLDERS: Mapping[PromptKind, tuple[str, ...]] = {
     "preflection": (CHARTER,),
     "summary": (),
     "rephrasing_safelm": (),
+    "sft": (CHARTER, CANARIES),
 }
 _OF_NO_MODEL = {"summary", "rephrasing_safelm"}
 
@@ -60,7 +61,11 @@ def read_prompt(files: PromptFiles, kind: PromptKind, alias: str) -> TextFile:
         PromptMissing: the model has no prompt of the kind, or not in the version that the parameters name.
         ReflectionError: the file cannot be used, or lacks a placeholder of its kind.
     """
-    path = prompt_path(files, kind, alias, getattr(files.versions, kind))
+    return read_version(prompt_path(files, kind, alias, getattr(files.versions, kind)), kind)
+
+
+def read_version(path: Path, kind: PromptKind) -> TextFile:
+    """Return a file of a kind of prompts; see `read_prompt`."""
     if not path.is_file():
         raise PromptMissing(_what_is_missing(path, kind, path.parent.name))
     found = read_text_file(path)
@@ -84,9 +89,9 @@ def prompt_path(files: PromptFiles, kind: PromptKind, alias: str, version: str) 
     return folder_of_prompts(files, kind, alias) / f"{kind}_{version}.md"
 
 
-def filled(prompt: str, kind: PromptKind, charter: str, guidelines: str) -> str:
+def filled(prompt: str, kind: PromptKind, charter: str, guidelines: str = "", canaries: str = "") -> str:
     """Return a prompt with its placeholders replaced; nothing else in braces is touched, in what is put in neither."""
-    values = {CHARTER: charter, GUIDELINES: guidelines}
+    values = {CHARTER: charter, GUIDELINES: guidelines, CANARIES: canaries}
     wanted = "|".join(re.escape(name) for name in _PLACEHOLDERS[kind])
     return re.sub(wanted, lambda found: values[found[0]], prompt) if wanted else prompt
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from everytoken.address import Address
 from everytoken.reflections.points import Fact
 
 SkippedStatus = Literal["gated", "empty_context", "excluded"]
+
+
+class AskedRow(Protocol):
+    """A row that a generator is asked about: its number among the rows of the run, and the id of its document."""
+
+    @property
+    def number(self) -> int:
+        """Number of the row."""
+
+    @property
+    def doc_id(self) -> str | None:
+        """Id of the document; None where upstream has none."""
 
 
 class SidecarRow(NamedTuple):
@@ -70,5 +82,5 @@ class Skipped:
             ``excluded``: the document was taken down.
     """
 
-    row: SidecarRow
+    row: AskedRow
     status: SkippedStatus

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
         forecast,
     )
     from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
-    from everytoken.reflections.ranks.generation import GenerationPlan
+    from everytoken.reflections.ranks.generation import GenerationPlan, RankQuestions, ask_rank
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
+    from everytoken.reflections.ranks.requests_of_rows import line_without_reply
     from everytoken.reflections.ranks.result_lines import done_rows, numbered_lines
     from everytoken.reflections.ranks.row_range import rows_of
     from everytoken.reflections.ranks.run_lock import RUN_CONFIG, lock_run, read_run_config

@@ -37,20 +37,23 @@ class ForgottenRows:
     ended: tuple[int, ...]
 
 
-def forget_rows(root: Path, rows: Collection[int], *, come_back: bool = False) -> ForgottenRows:
+def forget_rows(
+    root: Path, rows: Collection[int], *, come_back: bool = False, run: GenerationRun | None = None
+) -> ForgottenRows:
     """Remove what was generated about rows.
 
     Args:
         root: folder of the run.
+        run: whose rows they are; None: the one that the folder names.
         come_back: whether the documents are taken back: then their rows have no result, and are asked again.
 
     Raises:
         ReflectionError: there is no run.
     """
-    run, _ = find_generation_run(read_run_config(root)["run_name"])
+    chosen = run or find_generation_run(read_run_config(root)["run_name"])[0]
     meant = [rank for rank in ranks_of(root) if rank.path.is_dir() and _own(rank, rows)]
     ended = cancel(root, [rank.number for rank in meant if rank.is_running]) if meant else []
-    count = sum(_forget(rank, run, _own(rank, rows), come_back) for rank in meant)
+    count = sum(_forget(rank, chosen, _own(rank, rows), come_back) for rank in meant)
     return ForgottenRows(root.name, count, tuple(one.number for one in ended))
 
 

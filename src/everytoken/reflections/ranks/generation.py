@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from everytoken.reflections.frozen_prompts import require_frozen
 from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
@@ -18,12 +18,12 @@ from everytoken.reflections.items import (
     run_to_its_end,
     write_session,
 )
-from everytoken.reflections.parameters import ReflectionParameters
-from everytoken.reflections.prompts import RequestBuilder
+from everytoken.reflections.parameters import GeneratorParameters, ReflectionParameters
+from everytoken.reflections.prompts import AskedRow, RequestBuilder
 from everytoken.reflections.ranks.annotated_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.rank_loop import complete_rank, end_session, telling
-from everytoken.reflections.ranks.requests_of_rows import RowRequests, failure_of_row
+from everytoken.reflections.ranks.requests_of_rows import RowBuilder, RowRequests, failure_of_row
 from everytoken.reflections.ranks.result_lines import ROW_KEY, done_rows
 from everytoken.reflections.ranks.row_range import rows_of
 from everytoken.reflections.ranks.run_lock import run_values
@@ -110,31 +110,81 @@ class GenerationPlan:
             GeneratorError: the generator cannot answer; what came is kept.
         """
         with reading([self.stream]):
-            done = done_rows(rank.results)
-            with _line_files(rank) as writer:
-                if not done.issuperset(range(rank.first, rank.end)):
-                    run_to_its_end(self._ask(rank, done, writer))
-            complete_rank(rank)
-
-    async def _ask(self, rank: RankFolder, done: set[int], writer: OutcomeWriter) -> None:
-        generator = self.parameters.generator
-        builder, tokenizer = self.builder(), open_tokenizer(self.rules.place, self.rules.eos_token).tokenizer
-        async with open_generator(generator, server_log=rank.server_log) as opened:
-            run_values(rank.root).found("model", opened.facts["model"])
-            write_session(rank.sessions, "start", done=len(done), generator=opened.facts)
-            attempts = Attempts(opened, self.parameters.max_attempts, first_pause(generator))
-            requests = RowRequests(
-                builder, attempts, lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-            )
-            rows = sidecar_rows(self.sidecar, rank.first, rank.end, done)
-            try:
-                async with telling(rank, attempts):
-                    await ask_each(rows, requests.line, writer, concurrency=opened.concurrency, failure=failure_of_row)
-            finally:
-                end_session(rank, opened, len(done) + writer.added)
+            ask_rank(rank, _AboutDocuments(self, rank))
 
     def _sidecar_digest(self) -> str:
         return str(self.stream.ledger["files"][SIDECAR_FILE]["sha256"])
+
+
+class RankQuestions(Protocol):
+    """What the generator is asked in a rank."""
+
+    @property
+    def generator(self) -> GeneratorParameters:
+        """Who is asked."""
+
+    @property
+    def max_attempts(self) -> int:
+        """Attempts of a row."""
+
+    @property
+    def rests_after_refusal(self) -> bool:
+        """Whether there is a pause after a reply that was refused; see `Attempts`."""
+
+    def builder(self) -> RowBuilder[Any]:
+        """Return what builds the requests; its files are read and checked."""
+
+    def counter(self) -> Callable[[str], int] | None:
+        """Return what counts the tokens of a reply; None where there is no tokenizer."""
+
+    def rows(self, done: set[int]) -> Iterable[AskedRow]:
+        """Return the rows of the rank that are not done."""
+
+
+def ask_rank(rank: RankFolder, questions: RankQuestions) -> None:
+    """Ask about all rows of a rank that have no result, and write its marker.
+
+    Raises:
+        GeneratorError: the generator cannot answer; what came is kept.
+    """
+    done = done_rows(rank.results)
+    with _line_files(rank) as writer:
+        if not done.issuperset(range(rank.first, rank.end)):
+            run_to_its_end(_ask(rank, questions, done, writer))
+    complete_rank(rank)
+
+
+async def _ask(rank: RankFolder, questions: RankQuestions, done: set[int], writer: OutcomeWriter) -> None:
+    generator, builder, counter = questions.generator, questions.builder(), questions.counter()
+    async with open_generator(generator, server_log=rank.server_log) as opened:
+        run_values(rank.root).found("model", opened.facts["model"])
+        write_session(rank.sessions, "start", done=len(done), generator=opened.facts)
+        attempts = Attempts(opened, questions.max_attempts, first_pause(generator), questions.rests_after_refusal)
+        line, rows = RowRequests(builder, attempts, counter).line, questions.rows(done)
+        try:
+            async with telling(rank, attempts):
+                await ask_each(rows, line, writer, concurrency=opened.concurrency, failure=failure_of_row)
+        finally:
+            end_session(rank, opened, len(done) + writer.added)
+
+
+class _AboutDocuments:
+    """The questions of a rank about its rows of an annotated stream."""
+
+    rests_after_refusal = True
+
+    def __init__(self, plan: GenerationPlan, rank: RankFolder) -> None:
+        self._plan, self._rank = plan, rank
+        self.builder = plan.builder
+        self.generator: GeneratorParameters = plan.parameters.generator
+        self.max_attempts = plan.parameters.max_attempts
+
+    def counter(self) -> Callable[[str], int]:
+        tokenizer = open_tokenizer(self._plan.rules.place, self._plan.rules.eos_token).tokenizer
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def rows(self, done: set[int]) -> Iterable[AskedRow]:
+        return sidecar_rows(self._plan.sidecar, self._rank.first, self._rank.end, done)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.sft.mix import DrawnRow, prompts_digest, draw_mix, rows_of_pools
+from everytoken.reflections.sft.mix import DrawnRow, draw_mix, prompts_digest, rows_of_pools
 from everytoken.reflections.sft.parameters import PromptMix
 from everytoken.reflections.sft.pools import PoolCounts, PoolPrompt, read_pool
 from everytoken.shards import Built, Rows, versioned, write_rows, write_text

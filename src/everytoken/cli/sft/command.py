@@ -1,0 +1,256 @@
+"""The commands ``everytoken sft ...``: prompts, and a cited and an uncited answer of each, as chats for finetuning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everytoken.cli.listing import ListedCommands
+from everytoken.cli.project import cause_of, known_errors, project
+from everytoken.cli.reflections import (
+    ENV_OPTION,
+    PARAMS_OPTION,
+    RANKS_OPTION,
+    WAIT_OPTION,
+    chosen_ranks,
+    progress_lines,
+)
+
+if TYPE_CHECKING:
+    from everytoken.reflections.ranks import RankFolder
+    from everytoken.reflections.sft import SftPlan
+    from everytoken.shards import Artifact
+
+_COMMAND = re.compile(r"everytoken (?:reflections|sft) ([a-z]+)(?: --run [^\s,).]+)?")
+
+
+@click.group("sft", cls=ListedCommands)
+def sft() -> None:
+    """Make post-training data: answer prompts, and write them as chats.
+
+    Example:
+      everytoken sft prompts --env test
+      everytoken sft submit --env test --wait
+      everytoken sft merge --env test
+    """
+
+
+@dataclass(frozen=True)
+class _Project:
+    """The project, with what the commands need of it."""
+
+    context: Any
+    catalog: Any
+
+    @property
+    def root(self) -> Path:
+        """Folder of the answers."""
+        from everytoken.datasets import DatasetPaths
+
+        return DatasetPaths(self.context.config_loader["catalog"])["sft_replies"]
+
+    @property
+    def at_once(self) -> int:
+        """Ranks that are made at a time: the workers of the engine."""
+        from everytoken.shards import processes_of
+
+        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
+
+    def prompts(self) -> Artifact:
+        """Return the prompts that were drawn."""
+        if not self.catalog.exists("sft_prompts"):
+            raise click.ClickException("there are no prompts yet. Draw them: everytoken sft prompts")
+        found: Artifact = self.catalog.load("sft_prompts")
+        return found
+
+    def plan(self) -> SftPlan:
+        """Return the answers as the node of the pipeline plans them."""
+        from everytoken.pipelines.sft.nodes import ask_for_answers
+
+        return ask_for_answers(self.prompts(), self.context.params["sft"], self.context.params["reflection"])
+
+
+@contextmanager
+def _opened(env: str | None, given: dict[str, Any] | None = None) -> Iterator[_Project]:
+    """Give the project; the commands that its errors name get the options of this one."""
+    try:
+        with project(env, given) as (context, catalog):
+            yield _Project(context, catalog)
+    except click.ClickException as error:
+        error.message = _with_options(error.message, env)  # type: ignore[misc]
+        raise
+    except Exception as error:
+        if not isinstance(error, known_errors()):
+            raise
+        raise click.ClickException(_with_options(str(cause_of(error)), env)) from error
+
+
+def _with_options(message: str, env: str | None) -> str:
+    """Return a message whose commands are those of this group, with ``--env``."""
+    option = "" if env is None else f" --env {env}"
+    return _COMMAND.sub(lambda found: f"everytoken sft {found[1]}{option}", message)
+
+
+@sft.command("prompts")
+@ENV_OPTION
+@PARAMS_OPTION
+def draw_prompts(env: str | None, params: dict[str, Any]) -> None:
+    """Draw the prompts of all pools, and print what became of their rows.
+
+    Example:
+      everytoken sft prompts --env test
+    """
+    from everytoken.pipelines.sft.nodes import find_pools, make_prompts
+    from everytoken.reflections.sft import PromptStatistics
+
+    with _opened(env, params) as opened:
+        given = opened.context.params
+        opened.catalog.save("sft_files", find_pools(given["sft"]))
+        files = opened.catalog.load("sft_files")
+        opened.catalog.save("sft_prompts", make_prompts(files, given["sft"], given["ingestion"]))
+        found = opened.prompts().statistics_as(PromptStatistics)
+        click.echo(f"{found['n']:,} prompts, seed {found['seed']}, SHA-256 {found['content_sha256'][:16]}")
+        for name, pool in found["pools"].items():
+            aside = ", ".join(f"{count:,} {reason}" for reason, count in pool["set_aside"].items()) or "none"
+            drawn = f"{name}: {pool['drawn']:,} of {pool['fit']:,} that fit"
+            click.echo(f"{drawn}; {pool['rows']:,} rows, set aside: {aside}")
+
+
+@sft.command("submit")
+@ENV_OPTION
+@PARAMS_OPTION
+@RANKS_OPTION
+@WAIT_OPTION
+def submit_answers(env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
+    """Start a process for each rank that is not complete; they run after this command has ended.
+
+    Example:
+      everytoken sft submit --ranks 0-3 --wait
+    """
+    from everytoken.reflections.ranks import submit
+
+    _start(submit, env, params, ranks, wait)
+
+
+@sft.command("rerun")
+@ENV_OPTION
+@PARAMS_OPTION
+@RANKS_OPTION
+@WAIT_OPTION
+def rerun_answers(env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
+    """Submit the ranks that are not complete, and those with failures; only what is missing is asked.
+
+    Example:
+      everytoken sft rerun --wait
+    """
+    from everytoken.reflections.ranks import rerun
+
+    _start(rerun, env, params, ranks, wait)
+
+
+def _start(
+    verb: Callable[..., list[RankFolder]], env: str | None, params: dict[str, Any], ranks: str | None, wait: bool
+) -> None:
+    with _opened(env, params) as opened:
+        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
+        if not started:
+            click.echo("nothing to do: all ranks are complete")
+        elif wait:
+            _echo_progress(opened)
+        else:
+            click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
+
+
+def _echo_progress(opened: _Project) -> None:
+    from everytoken.reflections.ranks import progress_of
+
+    click.echo("\n".join(progress_lines(progress_of(opened.root))))
+
+
+@sft.command("status")
+@ENV_OPTION
+def status_answers(env: str | None) -> None:
+    """Show how far the ranks are.
+
+    Example:
+      everytoken sft status
+    """
+    with _opened(env) as opened:
+        _echo_progress(opened)
+
+
+@sft.command("cancel")
+@ENV_OPTION
+@RANKS_OPTION
+def cancel_answers(env: str | None, ranks: str | None) -> None:
+    """End the processes of ranks; what they have written stays.
+
+    Example:
+      everytoken sft cancel --ranks 0-3,7
+    """
+    from everytoken.reflections.ranks import cancel
+
+    with _opened(env) as opened:
+        count = len(cancel(opened.root, chosen_ranks(ranks)))
+        click.echo(_with_options(f"{count:,} ranks cancelled; everytoken sft submit resumes them", env))
+
+
+@sft.command("forget")
+@click.option(
+    "--ids",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="File with a source_id a line.",
+)
+@ENV_OPTION
+def forget_answers(ids: Path, env: str | None) -> None:
+    """Remove the answers of prompts; their rows count as excluded, and no chat is made of them.
+
+    Example:
+      everytoken sft forget --ids ids.txt
+    """
+    from everytoken.reflections.ranks import forget_rows
+    from everytoken.reflections.sft import PROMPTS_FILE, SFT_RUN, PromptStatistics, read_prompts
+
+    wanted = set(ids.read_text(encoding="utf-8").splitlines()) - {""}
+    with _opened(env) as opened:
+        prompts = opened.prompts()
+        count = prompts.statistics_as(PromptStatistics)["n"]
+        found = {row.number: row.doc_id for row in read_prompts(prompts.path(PROMPTS_FILE), 0, count)}
+        rows = {number for number, source_id in found.items() if source_id in wanted}
+        if unknown := sorted(wanted - set(found.values())):
+            raise click.ClickException(f"{ids}: no prompt has the id {unknown[0]!r}. Correct the ids")
+        forgotten = forget_rows(opened.root, rows, run=SFT_RUN)
+        told = f"{forgotten.rows:,} answers removed; write the chats again: everytoken sft merge"
+        click.echo(_with_options(told, env))
+
+
+@sft.command("merge")
+@ENV_OPTION
+@PARAMS_OPTION
+def merge_answers(env: str | None, params: dict[str, Any]) -> None:
+    """Write the answers of all ranks as chats: train files, stats.json, and what was set aside.
+
+    Example:
+      everytoken sft merge --env test
+    """
+    from everytoken.pipelines.sft.nodes import make_chats
+    from everytoken.reflections.merging import list_replies
+    from everytoken.reflections.sft import ChatExport
+
+    with _opened(env, params) as opened:
+        given = opened.context.params
+        chats = make_chats(list_replies(opened.root), opened.prompts(), given["sft"], given["reflection"])
+        opened.catalog.save("sft_chats", chats)
+        made = opened.catalog.load("sft_chats")
+        found = made.statistics_as(ChatExport)
+        aside = ", ".join(f"{count:,} {reason}" for reason, count in found["set_aside"].items()) or "none"
+        click.echo(f"{made.folder}: {found['rows_in']:,} prompts, {found['rows_out']:,} chats; set aside: {aside}")
+        for fact, count in found["warnings"].items():
+            click.echo(f"warning: {count:,} chats have the value of {fact}, which post-training skips")
