@@ -81,8 +81,8 @@ def _require_locks(descriptor: int, path: Path) -> str:
         return f"{name}, trusted"
     raise LocksRefused(
         f"{path} is on a file system of the type {name}, which may keep the locks of one process from another: two "
-        "runs could write the same files. Put data and raw (globals.yml) on a disk of this machine. If only one run at a "
-        f"time writes there, set locks: trust (globals.yml), or export {TRUST_VARIABLE}=trust."
+        "runs could write the same files. Put data and raw (globals.yml) on a disk of this machine. If only one run "
+        f"at a time writes there, set locks: trust (globals.yml), or export {TRUST_VARIABLE}=trust."
     )
 
 
