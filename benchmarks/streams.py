@@ -4,7 +4,7 @@
 falling frequency, empty texts (what a sidecar costs is what its texts cost). Streams are written in this process and by
 2 workers. Every measurement is a process of its own; measurements are interleaved and the table has medians of all
 rounds. MB/s count the bytes of the stream, EOS that pads included; reading counts the ids. CPU seconds are those of all
-processes; the peak is that of the main one.
+processes, and main % is the share of the main one; the peak is that of the main one.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     size = 0
     start_server()  # as a run has done before it comes to its streams
     time.sleep(1)
-    wall, cpu = time.perf_counter(), cpu_seconds()
+    wall, cpu, main_cpu = time.perf_counter(), cpu_seconds(), time.process_time()
     if what == "read":
         size = read(tokens)
     elif what == "copy":
@@ -134,10 +134,16 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
             write_annotated_stream(out, shuffle_memory=memory, **common)
     wall = time.perf_counter() - wall
     time.sleep(0.2)  # until the server has counted the workers that ended
-    cpu = cpu_seconds() - cpu
+    cpu, main_cpu = cpu_seconds() - cpu, time.process_time() - main_cpu
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     size = size or sum(path.stat().st_size for path in out.iterdir())
-    return {"size": size, "wall": wall, "cpu": cpu, "peak": int(peak.split()[1]) / 1024}
+    return {
+        "size": size,
+        "wall": wall,
+        "cpu": cpu,
+        "main": 100 * main_cpu / max(cpu, 1e-9),
+        "peak": int(peak.split()[1]) / 1024,
+    }
 
 
 def main() -> None:
@@ -157,17 +163,18 @@ def main() -> None:
                     command = [sys.executable, __file__, "measure", str(folder), kind, what]
                     result = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                     found.setdefault((kind, what), []).append(json.loads(result))
-    print(f"{'':<42}{'MB':>8}{'wall s':>9}{'MB/s':>8}{'CPU s':>8}{'peak MiB':>10}{'copies':>8}")
+    print(f"{'':<42}{'MB':>8}{'wall s':>9}{'MB/s':>8}{'CPU s':>8}{'main %':>8}{'peak MiB':>10}{'copies':>8}")
     for (kind, what), runs in found.items():
-        size, wall, cpu, peak = (statistics.median(run[key] for run in runs) for key in ("size", "wall", "cpu", "peak"))
+        keys = ("size", "wall", "cpu", "main", "peak")
+        size, wall, cpu, share, peak = (statistics.median(run[key] for run in runs) for key in keys)
         copied = statistics.median(run["wall"] for run in found[kind, "copy"])
         label = {"read": "reading lengths and ids", "copy": "a plain copy of the files"}.get(what)
         if label is None:
             memory, workers = map(int, what.split("_"))
             label = f"{memory >> 20} MiB, {workers} worker{'s' if workers > 1 else ''}"
         print(
-            f"{kind + ': ' + label:<42}{size / 1e6:>8.0f}{wall:>9.2f}{size / 1e6 / wall:>8.0f}{cpu:>8.2f}{peak:>10.0f}"
-            f"{wall / copied:>8.1f}"
+            f"{kind + ': ' + label:<42}{size / 1e6:>8.0f}{wall:>9.2f}{size / 1e6 / wall:>8.0f}{cpu:>8.2f}{share:>8.0f}"
+            f"{peak:>10.0f}{wall / copied:>8.1f}"
         )
 
 

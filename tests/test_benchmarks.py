@@ -66,6 +66,7 @@ TINY = {
     "recurrent.py": ["--length", "40", "--rounds", "1", "--seconds", "0.1"],
     "release.py": ["--rows", "2000", "--windows", "50"],
     "replay.py": ["1000"],
+    "scale.py": ["--parts", "1000"],
     "scoring.py": ["WHEEL", "--texts", "4", "--hidden", "64", "--layers", "1", "--rounds", "1"],
     "selection.py": ["WHEEL", "--rows", "20000"],
     "shards.py": ["FOLDER", "1", "4"],

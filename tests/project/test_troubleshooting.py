@@ -27,6 +27,7 @@ from everytoken.cli.project import cause_of, known_errors
 from everytoken.corpus import ExpectParameters
 from everytoken.corpus.ingestion import find_files
 from everytoken.corpus.upstreams import HubUpstream, PathUpstream
+from everytoken.locks import TRUST_VARIABLE, require_locks
 from everytoken.parameters import ProvenanceParameters
 from everytoken.pipelines import annotation, ingestion, provenance, subsampling, tokenization
 from everytoken.provenance.lookup import Places
@@ -389,6 +390,15 @@ def a_port_in_use(place: Place) -> Iterator[str]:
             [*server, "--host", "127.0.0.1", "--port", port], capture_output=True, text=True, timeout=120
         )
         yield done.stdout + done.stderr
+
+
+@fault("Locks are refused")
+def a_network_file_system(place: Place) -> Iterator[str]:
+    place.patch.delenv(TRUST_VARIABLE, raising=False)
+    place.patch.setattr("everytoken.locks.file_system_type", lambda _: 0x6969)
+    yield refused(require_locks, place.folder)
+    place.patch.setenv(TRUST_VARIABLE, "trust")
+    assert require_locks(place.folder) == "nfs, trusted"
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.contract import ContractError
     from everytoken.corpus import CorpusError
     from everytoken.generation import GenerationError
+    from everytoken.locks import LocksRefused
     from everytoken.models import ModelsError
     from everytoken.outofcore import ShuffleError
     from everytoken.provenance import ProvenanceError
@@ -123,6 +124,7 @@ def known_errors() -> tuple[type[Exception], ...]:
         ContractError,
         CorpusError,
         GenerationError,
+        LocksRefused,
         ModelsError,
         ProvenanceError,
         ReflectionError,

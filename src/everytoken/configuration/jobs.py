@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,6 +39,7 @@ from omegaconf.errors import InterpolationKeyError
 from everytoken.configuration.errors import ConfigurationError
 from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
 from everytoken.configuration.viz_files import EVENTS_FILE, viz_file
+from everytoken.locks import TRUST_VARIABLE
 from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
@@ -57,7 +59,9 @@ _SUBSAMPLING = "params:subsampling"
 _EVALUATION, _MEMORISATION = "evaluation", "memorisation"
 _REFLECTION, _REPLIES, _COLUMNS = "reflection", "reflections_replies", "reflections_columns"
 
-GLOBALS = {"data", "raw", "engine", "model_size", "job"}
+GLOBALS = {"data", "raw", "engine", "model_size", "job", "locks"}
+
+_LOCKS = ("by_file_system", "trust")
 
 
 @dataclass(frozen=True)
@@ -296,6 +300,10 @@ class ConfigurationHook:
         """Refuse unknown keys; say where results go."""
         loader = context.config_loader
         _refuse(set(loader["globals"]), GLOBALS, "globals.yml", loader)
+        locks = str(loader["globals"].get("locks", _LOCKS[0]))
+        _refuse({locks}, set(_LOCKS), "globals.yml: locks", loader)
+        if locks == "trust":
+            os.environ[TRUST_VARIABLE] = locks  # workers are other processes
         from everytoken import parameters  # not for `kedro --help`
 
         known = {name.removesuffix("Parameters").lower() for name in parameters.__all__}

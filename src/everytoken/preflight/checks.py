@@ -14,6 +14,7 @@ from everytoken.contract import ContractError, contradictions, not_looked_up
 from everytoken.corpus import CorpusError, LanguageParameters
 from everytoken.corpus.scoring import EmbeddedScorer, HubCode, HubModel, ModelFolder, TransformersScorer
 from everytoken.corpus.upstreams import HubUpstream, PathUpstream, WheelUpstream
+from everytoken.locks import LocksRefused
 from everytoken.parameters import (
     GivenStreamParameters,
     HubTokenizer,
@@ -35,7 +36,17 @@ from everytoken.tokens import TokensError
 from everytoken.training import DistributionParameters, TrainingError
 from everytoken.training.run import make_training_plan
 
-_FAULTS = (ContractError, CorpusError, ReflectionError, TokensError, TrainingError, Faults, Mismatch, OSError)
+_FAULTS = (
+    ContractError,
+    CorpusError,
+    LocksRefused,
+    ReflectionError,
+    TokensError,
+    TrainingError,
+    Faults,
+    Mismatch,
+    OSError,
+)
 _OfModel = Callable[[Any, Ahead], Found | None]
 _FOR_TYPE: dict[type[BaseModel], tuple[tuple[str, _OfModel], ...]] = {
     TokenizationParameters: (("tokenizer", upstreams.tokenizer), ("package", machine.engine)),
@@ -74,7 +85,7 @@ def _listed(found: list[tuple[str, BaseModel]], ahead: Ahead) -> Iterator[_Liste
     yield "parameters", [("looked up", _looked_up), ("consistent", _consistent)]
     folders = {"data": ahead.data, "raw": ahead.raw, "TMPDIR": Path(machine.tempfile.gettempdir())}
     for name, folder in folders.items():
-        yield name, [("writable", partial(machine.writable, folder))]
+        yield name, [("writable", partial(machine.writable, folder)), ("locks", partial(machine.keeps_locks, folder))]
     if any(isinstance(model, _ON_THE_HUB) for _, model in found):
         yield upstreams.HUB, [("account", partial(upstreams.hub_account, None))]
     for path, model in found:

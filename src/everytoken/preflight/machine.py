@@ -15,6 +15,7 @@ from everytoken.checks import Mismatch
 from everytoken.contract import ContractError
 from everytoken.corpus import LanguageParameters, require_identifier
 from everytoken.corpus.scoring import EmbeddedScorer, ModelFolder, TransformersScorer, require_device, require_embedded
+from everytoken.locks import require_locks
 from everytoken.parameters import GivenStreamParameters, TokenizationParameters
 from everytoken.preflight.ahead import Ahead
 from everytoken.reflections import EmbeddedGenerator, IdentityCanaries, PromptFiles, ReflectionError
@@ -132,6 +133,11 @@ def writable(folder: Path, _: Ahead) -> str:
         file.flush()
         os.fsync(file.fileno())
     return f"{folder} can be written" if place == folder else f"{folder} can be made below {place}"
+
+
+def keeps_locks(folder: Path, _: Ahead) -> str:
+    """Ask for the type of a folder's file system, which must keep locks."""
+    return f"the file system is {require_locks(existing(folder))}"
 
 
 def free_space(_: object, ahead: Ahead) -> str:
