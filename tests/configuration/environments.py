@@ -13,7 +13,7 @@ from everytoken.configuration import groups_of, streams_of
 from everytoken.settings import CONFIG_LOADER_ARGS, CONFIG_LOADER_CLASS
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_RECIPES = {"base", "local", "test", "replay"}
+NO_RECIPES = {"base", "local", "test", "replay", "cluster"}
 
 
 def _environments() -> list[str]:

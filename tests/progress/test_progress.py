@@ -65,10 +65,11 @@ def test_work_that_counts_nothing_is_shown_all_the_same(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(shown, "SECONDS", 0.05)
-    seen = threading.Event()
+    seen, lines = threading.Event(), []
 
     class Seen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
             seen.set()
 
     handler = Seen()
@@ -78,7 +79,7 @@ def test_work_that_counts_nothing_is_shown_all_the_same(
             assert seen.wait(10), "the thread has shown it"
     finally:
         logging.getLogger("everytoken.progress").removeHandler(handler)
-    assert _lines(caplog)[0] == "merging: 0 of 5 parts, 1 s so far"
+    assert lines[0] == "merging: 0 of 5 parts, 1 s so far"
 
 
 @pytest.mark.usefixtures("hurried")

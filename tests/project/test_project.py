@@ -404,7 +404,13 @@ def test_importing_the_package_its_pipelines_and_kedro_help_are_light() -> None:
         "from kedro.framework.project import configure_project, pipelines\n"
         "configure_project('everytoken')\nassert len(pipelines) > 10"
     )
-    assert not {"torch", "mlflow", "transformers", "openai"} & _modules_loaded_by(pipelines)
+    assert not {"torch", "mlflow", "transformers", "openai", "submitit", "ray"} & _modules_loaded_by(pipelines)
+
+
+def test_an_engine_imports_nothing_of_the_others() -> None:
+    run = "from everytoken.shards import make_engine\nlist(make_engine('{}', 2).run(abs, [1, 2]))"
+    for kind in ("inline", "processes"):
+        assert not {"submitit", "ray"} & _modules_loaded_by(run.format(kind))
 
 
 def test_telemetry_is_off() -> None:

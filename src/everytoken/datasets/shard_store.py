@@ -22,7 +22,8 @@ class ShardStore(AbstractDataset[Shards, Shards]):
     """A folder of parts with a ledger (see `everytoken.shards.store`).
 
     Args:
-        engine: where part functions run: ``{kind: inline}`` or ``{kind: processes, workers: 2}``.
+        engine: where part functions run: ``{kind: inline}``, ``{kind: processes, workers: 2}`` or ``{kind: slurm,
+            ...}`` (docs/cluster.md).
     """
 
     def __init__(self, *, filepath: str, engine: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:

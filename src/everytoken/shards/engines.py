@@ -9,6 +9,8 @@ that moment another try, each alone, so that the culprit is named. When the call
 workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
 workers end by themselves.
 
+``slurm`` runs them in jobs of a cluster (`everytoken.shards.workers.slurm`).
+
 A store of parts runs its part function in an engine. The function of an artifact runs in the caller. With a `RangeMap`
 it maps another function over ranges of the artifact, in the engine of its store.
 """
@@ -21,7 +23,6 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -29,11 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from everytoken.progress import progress
 from everytoken.shards.errors import Failure, RangeFailed, ShardsError
-from everytoken.system_errors import explained
+from everytoken.shards.workers import ONE_CORE, attempt
 
 if TYPE_CHECKING:  # what pools need is loaded where one starts: a question to stored data starts none
     from concurrent.futures import Future
@@ -45,40 +46,27 @@ Outcome = tuple[Task, Any]
 class Engine(Protocol):
     """Runs ``function(task)`` for every task, in any order; yields each task with its result or `Failure`."""
 
+    @property
+    def workers(self) -> int:
+        """How many tasks run at a time."""
+
     def run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[Outcome]:
         """Run all tasks."""
-
-
-def _attempt(
-    function: Callable[[Task], Any],
-    task: Task,
-    ends_run: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
-) -> Any:
-    try:
-        return function(task)
-    except ends_run:
-        raise
-    except BaseException as error:  # a panic of a Rust library is no Exception, and costs no other task either
-        message = "".join(traceback.format_exception_only(error)).strip()  # shows a message that raises when shown
-        told = explained(error) or message.removeprefix(f"{type(error).__module__}.")
-        texts = told, "".join(traceback.format_exception(error))
-        return Failure(*(text.encode("utf-8", "backslashreplace").decode() for text in texts))
 
 
 @dataclass(frozen=True)
 class Inline:
     """Runs tasks in this process, in order."""
 
+    workers: ClassVar[int] = 1
+
     def run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[Outcome]:
         """Run all tasks."""
         for task in tasks:
-            yield task, _attempt(function, task)
+            yield task, attempt(function, task)
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-# One core a worker: what libraries read before they start threads of their own.
-_ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 
 # What the server imports for all workers (pyarrow imports pandas for the first list it makes an array of).
 _PRELOADED = ["concurrent.futures.process", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
@@ -108,7 +96,7 @@ def _start_worker(function: bytes, environment: dict[str, str]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.clear()  # what the server has is as old as the server
-    os.environ.update(environment | _ONE_CORE)
+    os.environ.update(environment | ONE_CORE)
     _function = pickle.loads(function)
 
 
@@ -122,7 +110,7 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> Any:
-    return _attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
+    return attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
 
 
 def start_server(modules: Sequence[str] = _PRELOADED) -> None:
@@ -269,7 +257,7 @@ class RangeMap:
     @property
     def workers(self) -> int:
         """How many ranges run at a time: their share of the memory is one of so many."""
-        return self.engine.workers if isinstance(self.engine, WorkerProcesses) else 1
+        return self.engine.workers
 
     def unless_small(self, size: int) -> RangeMap:
         """Return this map; for less than `POOL_BYTES` of work one that runs in this process."""
@@ -377,18 +365,30 @@ class _OfNumbered:
         return self.function(task[1])
 
 
-def make_engine(kind: Literal["inline", "processes"], workers: int | Literal["cores"] = 1) -> Engine:
-    """Return the engine that ``globals.yml: engine`` names.
+EngineKind = Literal["inline", "processes", "slurm"]
+
+
+def make_engine(kind: EngineKind, workers: int | Literal["cores"] = 1, **options: Any) -> Engine:
+    """Return the engine that ``globals.yml: engine``, or ``engine`` of a catalog entry, names.
+
+    Args:
+        options: of the kind ``slurm``; the others have none.
 
     Raises:
-        ShardsError: an unknown kind, or fewer than one worker.
+        ShardsError: an unknown kind or option, fewer than one worker, or what the engine needs is not installed.
     """
+    if kind == "slurm":
+        from everytoken.shards.workers import slurm_engine  # what a laptop does without
+
+        return slurm_engine(workers=workers, **options)
+    if options:
+        raise ShardsError(f"engine.{sorted(options)[0]} is nothing that an engine of kind {kind!r} has. Remove it.")
     count = processes_of(kind, workers)
     return WorkerProcesses(count) if count else Inline()
 
 
-def processes_of(kind: Literal["inline", "processes"], workers: int | Literal["cores"] = 1) -> int:
-    """Return how many processes the engine has that ``globals.yml: engine`` names; 0 for one without any.
+def processes_of(kind: EngineKind, workers: int | Literal["cores"] = 1, **options: Any) -> int:
+    """Return how many processes of this machine ``globals.yml: engine`` names; 0 for one without any.
 
     Raises:
         ShardsError: an unknown kind, or fewer than one worker.
@@ -396,6 +396,9 @@ def processes_of(kind: Literal["inline", "processes"], workers: int | Literal["c
     count = (os.cpu_count() or 1) if workers == "cores" else workers
     if not isinstance(count, int) or count < 1:
         raise ShardsError(f"engine.workers is {workers!r}; give a number of at least 1, or 'cores'")
-    if kind not in ("inline", "processes"):
-        raise ShardsError(f"engine.kind is {kind!r}; this version knows 'inline' and 'processes'")
+    if kind not in get_args(EngineKind):
+        known = ", ".join(map(repr, get_args(EngineKind)))
+        raise ShardsError(f"engine.kind is {kind!r}; this version knows {known}")
+    if kind == "slurm":
+        return 1  # its workers are on other machines; what cannot run there runs here, one after the other
     return 0 if kind == "inline" else count

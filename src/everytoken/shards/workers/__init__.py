@@ -1,0 +1,11 @@
+"""Workers that other programs start, as jobs of Slurm. What one does with a part is the same everywhere."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.shards.workers.attempts import ONE_CORE, attempt
+    from everytoken.shards.workers.slurm import slurm_engine
+
+__getattr__, __dir__ = exports(__name__, __file__)
