@@ -90,7 +90,8 @@ def main() -> None:
         began = time.monotonic()
         run = cpu_seconds([str(scripts / "kedro"), "run", "--env", given.env], folder)
         report = cpu_seconds([str(scripts / "everytoken"), "report", "--env", given.env], folder)
-        show(folder / "data", run, report)
+        own = "data" if given.env == "local" else f"data/{given.env}"
+        show(folder / own, run, report)
         print(f"by the clock: {time.monotonic() - began:.0f} s")
     finally:
         shutil.rmtree(folder)

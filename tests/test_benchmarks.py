@@ -71,6 +71,7 @@ TINY = {
     "selection.py": ["WHEEL", "--rows", "20000"],
     "shards.py": ["FOLDER", "1", "4"],
     "small_files.py": ["--files", "40", "--together", "8"],
+    "stages.py": ["--env", "test"],
     "starts.py": ["PROJECT", "--rounds", "1"],
     "streams.py": ["0.1", "1"],
     "tokens.py": ["1", "20"],
