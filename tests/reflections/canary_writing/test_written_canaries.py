@@ -210,6 +210,7 @@ write(Path(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_kills_change_no_document(tmp_path: Path, server: FaultServer) -> None:
     write(tmp_path / "undisturbed", server.address)
     wanted = {name: (tmp_path / "undisturbed" / name).read_bytes() for name in FILES}

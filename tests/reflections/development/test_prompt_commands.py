@@ -26,6 +26,7 @@ def parameters(server: FaultServer, **changes: object) -> str:
     return ",".join(f"{name}={value}" for name, value in {**told, **changes}.items())
 
 
+@pytest.mark.slow
 def test_a_prompt_is_seeded_improved_compared_and_frozen(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.kedro("run", "--env", "test", "--pipelines", "ingestion,annotation,subsampling,tokenization")

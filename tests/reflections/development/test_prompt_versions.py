@@ -306,6 +306,7 @@ tried(plan, Path(sys.argv[2]), "v1", "v2")
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_only_what_was_under_way(tmp_path: Path, built: Built, server: FaultServer) -> None:
     import pickle
 

@@ -272,6 +272,7 @@ def test_forgotten_answers_are_in_no_chat(tmp_path: Path, server: FaultServer) -
     assert {row["source_id"] for row in rows_of(after)} < before
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_answer_and_changes_no_byte(tmp_path: Path, server: FaultServer) -> None:
     questions = [f"Question {i}?" for i in range(24)]
     whole = Job(tmp_path / "whole", server, questions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from kedro.io import DataCatalog
 from everytoken.shards import ArtifactStore, Engine, Failure, Inline, ShardsError, Store, make_engine, plan_artifact
 from tests.shards.children import wait_until
 from tests.shards.functions import build_in_ranges, count_up, given
+from tests.shards.workers.jobs import die_of, die_once, preempted_once, square, stay, visible
 from tests.shards.workers.slurm_daemons import require_slurm, slurm_daemons
 
 pytest.importorskip("submitit")
@@ -45,56 +45,12 @@ def engine_of(folder: Path, cluster: str, **options: Any) -> Engine:
     return make_engine("slurm", folder=str(folder / "jobs"), cluster=cluster, **given)
 
 
-def square(number: int) -> int:
-    return number * number
-
-
-def visible(task: int) -> tuple[str, str]:
-    time.sleep(0.5)
-    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("SLURM_PROCID", os.environ.get("SUBMITIT_LOCAL_GLOBALID"))
-
-
-def die_of(numbers: list[int], folder: Path, number: int) -> int:
-    with (folder / str(number)).open("a") as file:
-        file.write("begun\n")
-    if number in numbers:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def die_once(folder: Path, number: int) -> int:
-    if number == 2 and not (folder / "died").exists():
-        (folder / "died").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    with (folder / f"done_{number}").open("a") as file:
-        file.write("x")
-    return number
-
-
-def preempted_once(folder: Path, number: int) -> int:
-    """Let the first job that is here be preempted: Slurm and submitit send it this signal."""
-    with (folder / f"began_{number}").open("a") as file:
-        file.write("x")
-    if number == 1 and not (folder / "preempted").exists():
-        (folder / "preempted").touch()
-        os.kill(os.getpid(), signal.SIGUSR2)
-        time.sleep(60)
-    return number
-
-
 def start_at_once(folder: Path) -> None:
     while not (folder / "began_2").exists():
         waiting = subprocess.run(["squeue", "-h", "--state=PENDING", "--format=%i"], capture_output=True, text=True)
         for job in waiting.stdout.split():
             subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True)
         time.sleep(0.3)
-
-
-def stay(folder: Path, number: int) -> int:
-    if number:
-        (folder / "pid").write_text(str(os.getpid()))
-        time.sleep(1000)
-    return number
 
 
 def test_a_store_has_the_same_root_digest(tmp_path: Path, cluster: str) -> None:

@@ -19,7 +19,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -159,7 +158,7 @@ class Slurm:
             return
         pickled = pickle.dumps(function)
         with self._folder() as folder:
-            folder.function.write_bytes(pickle.dumps((sys.path, pickled)))
+            folder.function.write_bytes(pickled)
             work = _Map(folder, deque(range(len(tasks))), tasks)
             while work.waiting or work.alone or work.flying:
                 self._queue(work)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ class MapFolder:
 
     @property
     def function(self) -> Path:
-        """The pickled function, with the search path that finds its module."""
+        """The pickled function. Its module is found in the folder of the run, or by PYTHONPATH, which Kedro sets."""
         return self.root / "function.pickle"
 
     @property
@@ -89,9 +88,7 @@ class JobSlice:
         os.environ.update(ONE_CORE)
         if self.has_gpu:
             os.environ.update(one_gpu(os.environ, job.local_rank))
-        search_path, pickled = pickle.loads(self.folder.function.read_bytes())
-        sys.path.extend(entry for entry in search_path if entry not in sys.path)
-        function = pickle.loads(pickled)
+        function = pickle.loads(self.folder.function.read_bytes())
         tasks = pickle.loads(self.folder.tasks(self.number).read_bytes())
         for number, task in tasks[job.global_rank :: job.num_tasks]:
             if not self.folder.root.exists() or self.folder.ended.exists():

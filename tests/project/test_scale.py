@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.scale import ledger_seconds, measured, table
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/scale.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/scale.md"
 
 
 def test_the_page_has_the_table_that_the_rates_give() -> None:
