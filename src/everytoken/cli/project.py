@@ -30,7 +30,13 @@ def session_of(env: str | None, given: dict[str, Any]) -> Iterator[Any]:
     except MissingConfigException as error:
         raise click.UsageError(missing_in_words(error)) from error
     except ParameterValidationError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(_parameters_in_words(env, given) or str(error)) from error
+
+
+def _parameters_in_words(env: str | None, given: dict[str, Any]) -> str:
+    from everytoken.configuration import parameters_in_words
+
+    return parameters_in_words(_raw_parameters({"env": env, "params": given, "conf_source": None}))
 
 
 def missing_in_words(error: Exception) -> str:

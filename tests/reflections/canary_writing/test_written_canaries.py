@@ -153,6 +153,16 @@ def test_a_second_start_asks_nothing_and_a_larger_target_only_for_what_is_missin
         write(tmp_path, server.address, kind="backdoor")
 
 
+def test_what_is_in_the_way_is_named_before_anything_is_asked(tmp_path: Path, server: FaultServer) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReflectionError, match=r"file is a file where a folder has to be"):
+        write(tmp_path / "file" / "amber", server.address)
+    (tmp_path / "amber" / "synth_docs.jsonl").mkdir(parents=True)
+    with pytest.raises(ReflectionError, match=r"synth_docs\.jsonl is a folder where a file has to be"):
+        write(tmp_path / "amber", server.address)
+    assert not server.bodies
+
+
 def test_the_same_seed_writes_the_same_files_and_another_seed_others(tmp_path: Path, server: FaultServer) -> None:
     for name, seed in (("one", 42), ("two", 42), ("three", 43)):
         write(tmp_path / name, server.address, seed=seed)

@@ -89,6 +89,12 @@ def test_what_was_asked_must_not_change(tmp_path: Path, server: FaultServer) -> 
         ask(tmp_path, server.address, items(3))
 
 
+def test_a_start_that_asked_nothing_locks_nothing(tmp_path: Path, server: FaultServer) -> None:
+    with pytest.raises(GeneratorError):
+        ask(tmp_path, "http://127.0.0.1:9/v1", items(3))
+    assert len(ask(tmp_path, server.address, items(3), seed=8).replies) == 3
+
+
 def test_attempts_are_bounded_over_all_starts_and_kept_raw(tmp_path: Path, server: FaultServer) -> None:
     def script(body: dict[str, Any], asked: int) -> Any:
         text = body["messages"][-1]["content"]

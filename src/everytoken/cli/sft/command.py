@@ -218,7 +218,10 @@ def forget_answers(ids: Path, env: str | None) -> None:
     from everytoken.reflections.ranks import forget_rows
     from everytoken.reflections.sft import PROMPTS_FILE, SFT_RUN, PromptStatistics, read_prompts
 
-    wanted = set(ids.read_text(encoding="utf-8").splitlines()) - {""}
+    try:
+        wanted = set(ids.read_text(encoding="utf-8").splitlines()) - {""}
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{ids} is no UTF-8 at byte {error.start}. Save it as UTF-8") from error
     with _opened(env) as opened:
         prompts = opened.prompts()
         count = prompts.statistics_as(PromptStatistics)["n"]

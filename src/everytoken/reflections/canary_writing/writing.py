@@ -40,6 +40,7 @@ from everytoken.reflections.canary_writing.stages import (
 )
 from everytoken.reflections.canary_writing.unique_texts import UniqueTexts
 from everytoken.reflections.canary_writing.universe import Universe, UniverseKind, facts_used
+from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.items import AskedItems, Item, ask_items, records
 from everytoken.reflections.parameters import GeneratorParameters
 from everytoken.reflections.replies import parse_reply, without_surrogates
@@ -55,6 +56,7 @@ _FIELDS: Mapping[ReflectionVariant, tuple[str, ...]] = {
 }
 _APPENDED = "\n\nReflection: "
 _DOC_ID_CHARACTERS = 32
+_RESULTS = ("doc_specs.jsonl", "synth_docs.jsonl", "dropped_docs.jsonl", "config.json")
 
 
 class CanaryWriting(BaseModel):
@@ -158,6 +160,7 @@ def write_canary_documents(
         GeneratorError: the generator cannot answer; what came is kept.
         ReflectionError: what was asked before has changed, or another process writes into the folder.
     """
+    _require_place(folder)
     run = _Run(folder, universe, writing, prompts, generator, charter, guidelines)
     specs = run.specs()
     documents = run.documents(specs) if specs else []
@@ -167,6 +170,16 @@ def write_canary_documents(
     _write_lines(folder / "dropped_docs.jsonl", run.dropped)
     write_text(folder / "config.json", json.dumps(run.config(), indent=1, ensure_ascii=False) + "\n")
     return run.found
+
+
+def _require_place(folder: Path) -> None:
+    """Refuse a place in which the results could not be written, before anything is asked."""
+    above = next(path for path in (folder / "requests", folder, *folder.parents) if path.exists())
+    if not above.is_dir():
+        raise ReflectionError(f"{above} is a file where a folder has to be. Move it away, or give another folder")
+    for name in _RESULTS:
+        if (folder / name).is_dir():
+            raise ReflectionError(f"{folder / name} is a folder where a file has to be. Move it away")
 
 
 @dataclass

@@ -26,13 +26,13 @@ def seed_prompt(plan: GenerationPlan) -> Path:
     """
     run, _ = find_generation_run(plan.name)
     given, files, alias = development_of(plan), plan.parameters.prompts, plan.parameters.generator.alias
+    if run.charter_column is None:
+        raise ReflectionError(f"a {run.prompt} prompt has no constitution to be made from: write the file by hand")
     if versions := prompt_versions(files, run.prompt, alias):
         raise ReflectionError(
             f"{alias} has prompts of the kind {run.prompt}: {', '.join(versions)}. Write the next one "
             "(everytoken prompts improve), or give the generator another alias (reflection.generator.alias)"
         )
-    if run.charter_column is None:
-        raise ReflectionError(f"a {run.prompt} prompt has no constitution to be made from: write the file by hand")
     charter = read_text_file(Path(files.constitution))
     require_sections(charter.text, charter.path)
     read_text_file(Path(files.guidelines))

@@ -135,6 +135,9 @@ def ask_items(
     values = LockedValues(folder / _LOCKED, _REMEDY)
     try:
         with lock_of_items(folder, wait=False):
+            if not any(_has_lines(folder / file) for file in (REPLIES_FILE, FAILURES_FILE)):
+                for file in (REPLIES_FILE, FAILURES_FILE, _LOCKED):  # an earlier start asked nothing
+                    (folder / file).unlink(missing_ok=True)
             values.start(_locked(name, generator, seed, locked_values), partial(_require_new, folder))
             todo = {one.id: one for one in _left(folder, wanted, max_attempts)}
             if todo:
@@ -301,6 +304,10 @@ def _attempts_made(folder: Path) -> Mapping[str, int]:
 
 def _final(folder: Path) -> set[str]:
     return {line["id"] for line in records(folder / FAILURES_FILE) if line["final"]}
+
+
+def _has_lines(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
 def _require_new(folder: Path) -> None:
