@@ -98,7 +98,7 @@ def model_folder(model: ModelFolder, _: Ahead) -> str:
 
 
 def given_stream(given: GivenStreamParameters, _: Ahead) -> str:
-    """Look for what lies at a path: a stream, a tokenizer, a checkpoint. Its digest is compared by the run."""
+    """Look for what is at a path: a stream, a tokenizer, a checkpoint. Its digest is compared by the run."""
     files = files_read(Path(given.path))
     if not files:
         raise Mismatch(given.path, "a stream, a file or a checkpoint", "nothing", "correct its path, or make it")

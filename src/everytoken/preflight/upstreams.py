@@ -1,4 +1,4 @@
-"""Checks of what lies outside this machine: pinned files, commits of the hub, wheels, endpoints, accounts."""
+"""Checks of what is outside this machine: pinned files, commits of the hub, wheels, endpoints, accounts."""
 
 from __future__ import annotations
 
