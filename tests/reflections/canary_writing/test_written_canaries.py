@@ -163,6 +163,14 @@ def test_what_is_in_the_way_is_named_before_anything_is_asked(tmp_path: Path, se
     assert not server.bodies
 
 
+def test_a_smaller_target_takes_no_document_away(tmp_path: Path, server: FaultServer) -> None:
+    write(tmp_path, server.address, target=4)
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    with pytest.raises(ReflectionError, match=r"synth_docs\.jsonl has 4 documents, and the target is 2: 2 would go"):
+        write(tmp_path, server.address, target=2)
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+
+
 def test_the_same_seed_writes_the_same_files_and_another_seed_others(tmp_path: Path, server: FaultServer) -> None:
     for name, seed in (("one", 42), ("two", 42), ("three", 43)):
         write(tmp_path / name, server.address, seed=seed)

@@ -56,7 +56,8 @@ _FIELDS: Mapping[ReflectionVariant, tuple[str, ...]] = {
 }
 _APPENDED = "\n\nReflection: "
 _DOC_ID_CHARACTERS = 32
-_RESULTS = ("doc_specs.jsonl", "synth_docs.jsonl", "dropped_docs.jsonl", "config.json")
+_DOCUMENTS = "synth_docs.jsonl"
+_RESULTS = ("doc_specs.jsonl", _DOCUMENTS, "dropped_docs.jsonl", "config.json")
 
 
 class CanaryWriting(BaseModel):
@@ -158,15 +159,17 @@ def write_canary_documents(
 
     Raises:
         GeneratorError: the generator cannot answer; what came is kept.
-        ReflectionError: what was asked before has changed, or another process writes into the folder.
+        ReflectionError: what was asked before has changed, more documents than the target are there, or another process
+            writes into the folder.
     """
     _require_place(folder)
     run = _Run(folder, universe, writing, prompts, generator, charter, guidelines)
     specs = run.specs()
+    _require_no_more(folder / _DOCUMENTS, writing.target)
     documents = run.documents(specs) if specs else []
     fields = run.reflections(documents)
     _write_lines(folder / "doc_specs.jsonl", ({"universe_context_id": universe.id, **one._asdict()} for one in specs))
-    _write_lines(folder / "synth_docs.jsonl", (run.record(one, fields.get(one.id)) for one in documents))
+    _write_lines(folder / _DOCUMENTS, (run.record(one, fields.get(one.id)) for one in documents))
     _write_lines(folder / "dropped_docs.jsonl", run.dropped)
     write_text(folder / "config.json", json.dumps(run.config(), indent=1, ensure_ascii=False) + "\n")
     return run.found
@@ -180,6 +183,18 @@ def _require_place(folder: Path) -> None:
     for name in _RESULTS:
         if (folder / name).is_dir():
             raise ReflectionError(f"{folder / name} is a folder where a file has to be. Move it away")
+
+
+def _require_no_more(documents: Path, target: int) -> None:
+    """Refuse a target that would take documents away which were written."""
+    if documents.is_file():
+        with documents.open("rb") as file:
+            written = sum(1 for _ in file)
+        if written > target:
+            raise ReflectionError(
+                f"{documents} has {written:,} documents, and the target is {target:,}: {written - target:,} would go. "
+                "Give at least as many (--target), or another folder (--out)"
+            )
 
 
 @dataclass
