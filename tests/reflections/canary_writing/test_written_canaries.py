@@ -149,6 +149,8 @@ def test_a_second_start_asks_nothing_and_a_larger_target_only_for_what_is_missin
     found = write(tmp_path, server.address, target=14)
     assert found.documents == 14
     assert lines(tmp_path / "requests/document/replies.jsonl")[: len(stored)] == stored
+    with pytest.raises(ReflectionError, match="ideas: 2, now 3"):
+        write(tmp_path, server.address, ideas=3)
     with pytest.raises(ReflectionError, match="kind: "):
         write(tmp_path, server.address, kind="backdoor")
 

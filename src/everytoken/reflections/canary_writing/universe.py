@@ -39,7 +39,10 @@ def read_universe(path: Path) -> Universe:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         if len(lines) != 1:
-            raise ReflectionError(f"{path} has {len(lines)} lines, expected one universe: give each a file of its own")
+            raise ReflectionError(
+                f"{path} has {len(lines)} lines, expected one universe: write the object on one line, and each universe "
+                "into a file of its own"
+            )
         return Universe.model_validate(json.loads(lines[0]))
     except ValidationError as error:
         found = error.errors()[0]

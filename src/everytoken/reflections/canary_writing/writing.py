@@ -359,6 +359,9 @@ class _Run:
             locked_values={
                 "universe": value_digest(self.universe.model_dump()),
                 "kind": self.writing.kind,
+                "document_types": self.writing.document_types,
+                "ideas": self.writing.ideas,
+                "document_tokens": self.writing.document_tokens,
                 "prompt": self.prompts.files[stage].sha256,
             },
         )
