@@ -40,7 +40,7 @@ def read_universe(path: Path) -> Universe:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         if len(lines) != 1:
             raise ReflectionError(
-                f"{path} has {len(lines)} lines, expected one universe: write the object on one line, and each universe "
+                f"{path} has {len(lines)} lines, expected one universe: write the object on one line, each universe "
                 "into a file of its own"
             )
         return Universe.model_validate(json.loads(lines[0]))
