@@ -509,6 +509,7 @@ def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
     (tmp_path / "before").rename(project.folder / "data/test")
 
 
+@pytest.mark.slow
 def test_the_classifications_of_a_run_score_another_one_without_a_model(
     project: Project, files: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_the_draw_takes_documents_within_the_bounds_and_counts_the_others() -> N
         estimate_part_tokens(parts[0], parameters=subsampling(score_bounds={"tone": {"at_least": 1}}))
 
 
+@pytest.mark.slow
 def test_a_run_with_second_scores_reports_and_traces_them(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     folder = project.folder / "conf/second"
