@@ -48,7 +48,10 @@ def project() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "env",
-    [pytest.param(env, marks=[] if env in ("base", "test", "replay", "spp") else pytest.mark.slow) for env in ENVIRONMENTS],
+    [
+        pytest.param(env, marks=[] if env in ("base", "test", "replay", "spp") else pytest.mark.slow)
+        for env in ENVIRONMENTS
+    ],
 )
 def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> None:
     other = "test" if env == "replay" else "replay"
