@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         Redaction,
         SecretError,
         address_of,
+        hide,
         hide_secrets_of,
         is_named_by,
         is_public_address,

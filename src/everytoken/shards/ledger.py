@@ -11,9 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import orjson
 
@@ -93,6 +94,28 @@ class FileRecord:
     bytes: int
     sha256: str
     content_digest: str
+
+
+class HeldFile(Protocol):
+    """A file that is kept elsewhere, with a copy here while it is needed."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def place(self) -> Path:
+        """Where its copy is, when it is there."""
+
+    @property
+    def shown(self) -> str:
+        """Where it is kept, for messages."""
+
+    def at_hand(self) -> AbstractContextManager[Path]:
+        """Give the path of its copy, which stays while the block runs."""
+
+    def verify(self) -> None:
+        """Check that its copy is what was written; DamagedStore where it is not."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +205,16 @@ class Ledger:
             DamagedStore: not a ledger, or not the one that was written.
             FileNotFoundError: there is none.
         """
-        data = read_ledger(path)
+        return Ledger.parse(path.read_bytes(), path)
+
+    @staticmethod
+    def parse(content: bytes, where: object) -> Ledger:
+        """Return the ledger of these bytes; see `read_ledger`.
+
+        Raises:
+            DamagedStore: not a ledger, or not the one that was written.
+        """
+        data = _parsed(content, where)
         return Ledger(data["holds"], data["recipe"], tuple(PartRecord.from_json(part) for part in data["parts"]))
 
 
@@ -196,7 +228,10 @@ def read_ledger(path: Path) -> dict[str, Any]:
         DamagedStore: not a ledger, or not the one that was written.
         FileNotFoundError: there is none.
     """
-    content = path.read_bytes()
+    return _parsed(path.read_bytes(), path)
+
+
+def _parsed(content: bytes, path: object) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(content)
         if data["format"] != LEDGER_FORMAT:

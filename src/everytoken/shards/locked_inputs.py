@@ -54,8 +54,11 @@ def unchanging(values: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def reading(stored: Iterable[Any]) -> Iterator[None]:
-    """Lock stored parts and artifacts against writers while the block runs; whoever reads them verifies them."""
-    with readers(_lock_of(data) for data in stored):
+    """Lock stored parts and artifacts against writers while the block runs; whoever reads them verifies them.
+
+    Files that are kept elsewhere are never written again: their names have their digests.
+    """
+    with readers(_lock_of(data) for data in stored if getattr(data, "held", None) is None):
         yield
 
 

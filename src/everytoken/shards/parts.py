@@ -9,6 +9,7 @@ one. Where its rows are only some of the other's, its file has their numbers in 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from everytoken.arrays import Integers
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.errors import DamagedStore, ShardsError
+from everytoken.shards.ledger import HeldFile
 from everytoken.shards.part_progress import count_rows_read
 from everytoken.shards.table_digests import stored_content, table_digest
 from everytoken.system_errors import raise_trouble
@@ -136,7 +138,13 @@ def extended_path(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A part in a parquet file. ``extended``: the part whose columns come before those of the file."""
+    """A part in a parquet file.
+
+    Attributes:
+        path: of the file; of one that is kept elsewhere that of its copy, see `at_hand`.
+        extended: the part whose columns come before those of the file.
+        held: the file, where it is kept elsewhere.
+    """
 
     name: str
     index: int
@@ -145,6 +153,7 @@ class StoredPart:
     digest: str
     sha256: str
     extended: StoredPart | None = None
+    held: HeldFile | None = None
 
     @staticmethod
     def at(path: Path, index: int = 0) -> StoredPart:
@@ -164,6 +173,20 @@ class StoredPart:
     def value(self) -> Any:
         raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
 
+    @contextmanager
+    def at_hand(self) -> Iterator[Path]:
+        """Give the path of the file, which stays there while the block runs."""
+        if self.held is None:
+            yield self.path
+            return
+        with self.held.at_hand() as path:
+            yield path
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size if self.held is None else self.held.size
+
     def verify(self) -> None:
         """Check that the file is the one that was written, by its SHA-256.
 
@@ -172,12 +195,15 @@ class StoredPart:
         Raises:
             DamagedStore: it is not.
         """
-        try:
-            found = file_sha256(self.path)
-        except OSError as error:
-            raise self._damaged(error) from error
-        if found != self.sha256:
-            raise self._damaged(f"its SHA-256 is {found}, expected {self.sha256}")
+        if self.held is not None:
+            self.held.verify()
+        else:
+            try:
+                found = file_sha256(self.path)
+            except OSError as error:
+                raise self._damaged(error) from error
+            if found != self.sha256:
+                raise self._damaged(f"its SHA-256 is {found}, expected {self.sha256}")
         if self.extended is not None:
             self.extended.verify()
 
@@ -189,22 +215,27 @@ class StoredPart:
         """
         try:
             if self.extended is None:
-                return stored_content(self.path)
+                with self.at_hand() as path:
+                    return stored_content(path)
         except _UNREADABLE as error:
             raise self._damaged(error) from error
         return self.rows, table_digest(self.schema, self.batches())
 
-    def _open(self) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(self.path, page_checksum_verification=True)
-        except _UNREADABLE as error:
-            raise self._damaged(error) from error
+    @contextmanager
+    def _open(self) -> Iterator[pq.ParquetFile]:
+        with self.at_hand() as path:
+            try:
+                opened = pq.ParquetFile(path, page_checksum_verification=True)
+            except _UNREADABLE as error:
+                raise self._damaged(error) from error
+            with opened as file:
+                yield file
 
     def _damaged(self, error: Exception | str) -> DamagedStore:
         if isinstance(error, Exception):
             raise_trouble(error)
         return DamagedStore(
-            f"{self.path} cannot be read ({error}). It is not the file that was written; "
+            f"{self.path if self.held is None else self.held.shown} cannot be read ({error}). It is not the file that was written; "
             "run the pipeline that makes it again: damaged parts are found by their SHA-256 and rebuilt."
         )
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from everytoken.progress import progress, tick, working
 from everytoken.redaction import redacted
@@ -33,7 +33,7 @@ from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine, in_threads
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
-from everytoken.shards.ledger import LEDGER_FILE, FileRecord, Ledger, PartRecord
+from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
 from everytoken.shards.part_progress import PartCounts, counting
 from everytoken.shards.parts import Rows, StoredPart, Unchanged, ValuePart, extended_path
@@ -45,6 +45,20 @@ logger = logging.getLogger(__name__)
 
 _MAKING = ".making"
 _COUNTS = "counts"  # in it: how far each part is
+
+
+class Elsewhere(Protocol):
+    """Where a store keeps the files of its parts, if not in its folder."""
+
+    def has(self, name: str, record: PartRecord | FileRecord) -> bool:
+        """Return whether a file is there."""
+
+    def file(self, name: str, record: PartRecord | FileRecord) -> HeldFile:
+        """Return a file that is there."""
+
+    @property
+    def take(self) -> Callable[[Path, str, str], None]:
+        """What brings a local file there, by path, name and SHA-256, and removes the local one."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,7 @@ class _MakePart:
     root: Path
     recipe: Recipe
     holds: str
+    take: Callable[[Path, str, str], None] | None = None
 
     def __call__(self, task: _Task) -> PartRecord:
         with counting(self.root / _MAKING / _COUNTS, task.number, reads=self.holds == "values"):
@@ -93,6 +108,8 @@ class _MakePart:
                 set_aside=written.set_aside,
                 extended=written.extended,
             )
+            for path, file in _files(self.root, record) if self.take is not None else ():
+                self.take(path, path.name, file.sha256)  # type: ignore[misc]
         write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(record.to_json(), ensure_ascii=False))
         return record
 
@@ -115,12 +132,14 @@ def _files(root: Path, record: PartRecord) -> Iterator[tuple[Path, PartRecord | 
             yield path_of(path), file
 
 
-def _stored(root: Path, index: int, record: PartRecord) -> Iterator[StoredPart]:
+def _stored(root: Path, index: int, record: PartRecord, elsewhere: Elsewhere | None) -> Iterator[StoredPart]:
     """Yield a part, and then the rows that were set aside while it was made, if any were."""
     path = _part_path(root, record.name)
 
     def stored(path: Path, file: PartRecord | FileRecord, extended: StoredPart | None = None) -> StoredPart:
-        return StoredPart(record.name, index, path, file.rows, file.content_digest, file.sha256, extended)
+        held = None if elsewhere is None else elsewhere.file(path.name, file)
+        place = path if held is None else held.place
+        return StoredPart(record.name, index, place, file.rows, file.content_digest, file.sha256, extended, held)
 
     extended = None if record.extended is None else stored(extended_path(path), record.extended)
     yield stored(path, record, extended)
@@ -128,9 +147,9 @@ def _stored(root: Path, index: int, record: PartRecord) -> Iterator[StoredPart]:
         yield stored(set_aside_path(path), record.set_aside)
 
 
-def _holds(path: Path, file: PartRecord | FileRecord) -> bool:
+def _holds(path: Path, file: PartRecord | FileRecord, elsewhere: Elsewhere | None) -> bool:
     if not path.exists():
-        return False
+        return elsewhere is not None and elsewhere.has(path.name, file)
     if path.stat().st_size == file.bytes and file_sha256(path) == file.sha256:
         return True
     logger.warning("%s is not what was written; it is made again", path)
@@ -148,10 +167,15 @@ def _linked_again(path: Path, sha256: str, inputs: Iterable[Any]) -> bool:
 
 
 class Store:
-    """A folder of parts with a ledger."""
+    """A folder of parts with a ledger.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        elsewhere: where the files of parts are kept; None: in the folder.
+    """
+
+    def __init__(self, root: Path, elsewhere: Elsewhere | None = None) -> None:
         self.root = root
+        self._elsewhere = elsewhere
 
     @property
     def _making(self) -> Path:
@@ -193,6 +217,9 @@ class Store:
     def _missing(self, ledger: Ledger) -> list[str]:
         if ledger.holds == "values":
             return []
+        if (elsewhere := self._elsewhere) is not None:
+            files = ((part.name, path, held) for part in ledger.parts for path, held in _files(self.root, part))
+            return list(dict.fromkeys(name for name, path, held in files if not elsewhere.has(path.name, held)))
         sizes = {path.name: path.stat().st_size for path in self.root.glob("part_*.parquet")}
         return [
             part.name
@@ -206,16 +233,23 @@ class Store:
         Raises:
             IncompleteStore: not all parts are there.
         """
-        ledger = self.ledger()
+        return self.shards_of(self.ledger(), self.root)
+
+    def shards_of(self, ledger: Ledger, where: object) -> Shards:
+        """Return the parts of a ledger; ``where`` names the store in messages.
+
+        Raises:
+            IncompleteStore: not all parts are there.
+        """
         if missing := self._missing(ledger):
             raise IncompleteStore(
-                f"{self.root} lacks {len(missing)} of {len(ledger.parts)} parts, or their size is not the recorded one "
+                f"{where} lacks {len(missing)} of {len(ledger.parts)} parts, or their size is not the recorded one "
                 f"(first: {missing[0]}). Run the pipeline that makes it: only these are made again."
             )
         if ledger.holds == "values":
             values = [ValuePart(p.name, i, p.value, p.content_digest) for i, p in enumerate(ledger.parts)]
             return Shards(tuple(values), holds="values", ledger=ledger)
-        stored = [list(_stored(self.root, i, record)) for i, record in enumerate(ledger.parts)]
+        stored = [list(_stored(self.root, i, record, self._elsewhere)) for i, record in enumerate(ledger.parts)]
         aside = tuple(part for _, *set_aside in stored for part in set_aside)
         return Shards(tuple(part for part, *_ in stored), ledger=ledger, set_aside=aside)
 
@@ -250,7 +284,9 @@ class Store:
             if (self.root / LEDGER_FILE).exists():
                 (self.root / LEDGER_FILE).replace(self._making / LEDGER_FILE)
             with unchanging(recipe.parameters.values()), reading(stored_in(task.inputs for task in todo)):
-                kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
+                take = None if self._elsewhere is None else self._elsewhere.take
+                make = _MakePart(self.root, recipe, planned.holds, take)
+                kept |= self._make(make, todo, engine, total=len(wanted))
             for path in self._stale(kept, planned.holds):
                 path.unlink()
             ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
@@ -312,7 +348,7 @@ class Store:
         if record.sha256 == "":
             return value_digest(record.value) == record.content_digest
         return all(
-            _holds(path, file) or (file is record.extended and _linked_again(path, file.sha256, inputs))
+            _holds(path, file, self._elsewhere) or (file is record.extended and _linked_again(path, file.sha256, inputs))
             for path, file in _files(self.root, record)
         )
 

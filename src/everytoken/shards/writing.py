@@ -229,8 +229,7 @@ def _file_of(part: Part | None) -> StoredPart | None:
 
 
 def _of_stored(part: StoredPart) -> FileRecord:
-    size = part.path.stat().st_size
-    return FileRecord(rows=part.rows, bytes=size, sha256=part.sha256, content_digest=part.digest)
+    return FileRecord(rows=part.rows, bytes=part.size, sha256=part.sha256, content_digest=part.digest)
 
 
 def link_stored(part: StoredPart | None, path: Path) -> None:
@@ -238,9 +237,9 @@ def link_stored(part: StoredPart | None, path: Path) -> None:
     if part is None:
         path.unlink(missing_ok=True)
         return
-    with atomic_file(path) as temporary:
+    with part.at_hand() as file, atomic_file(path) as temporary:
         temporary.unlink()  # a link can only be made where nothing is; the folder has one writer
-        link_file(part.path, temporary)
+        link_file(file, temporary)
 
 
 def _check_conservation(name: str, written: Written) -> None:

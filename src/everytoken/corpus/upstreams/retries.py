@@ -1,25 +1,20 @@
-"""What is tried again, how often, and how long is waited in between.
-
-A file comes in as many pieces as the network likes: an attempt that brought bytes starts the count anew, so that only
-attempts in a row that brought nothing end in an error.
-"""
+"""Remote files and listings, asked for again where that may help (`everytoken.retries`)."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.redaction import redacted
+from everytoken.retries import ATTEMPTS, Transient, retried
 
-ATTEMPTS = 6  # in a row without a byte; with the waits below half a minute, which a restarted server needs
 LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minutes and asks to wait for the next one
-_LONGEST_BACKOFF = 16.0
+
+__all__ = ["ATTEMPTS", "LONGEST_WAIT", "FetchError", "Transient", "bearable", "retrying"]
 
 pause = time.sleep
-_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -34,14 +29,6 @@ class FetchError(UpstreamError):
         return FetchError, (self.reason, self.remedy)
 
 
-class Transient(Exception):
-    """An attempt failed in a way that often passes; ``wait`` is how many seconds the server asks to wait, or None."""
-
-    def __init__(self, reason: str, wait: float | None = None) -> None:
-        self.reason, self.wait = redacted(reason), wait
-        super().__init__(self.reason)
-
-
 def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0) -> _T:
     """Return what ``attempt`` returns, trying again when it raises `Transient`.
 
@@ -51,22 +38,13 @@ def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0)
     Raises:
         FetchError: the last attempt failed too, or the server asks to wait for longer than `LONGEST_WAIT`.
     """
-    failures, most = 0, progress()
-    while True:
-        try:
-            return attempt()
-        except Transient as error:
-            failures = 1 if progress() > most else failures + 1
-            most = max(most, progress())
-            if failures >= ATTEMPTS:
-                raise FetchError(
-                    f"{error.reason}, {failures} times in a row",
-                    "Check the network and the server's status, then run again: what is there is not fetched again.",
-                ) from None
-            backoff = min(2.0 ** (failures - 1), _LONGEST_BACKOFF)
-            wait = backoff if error.wait is None else bearable(error) + 1.0  # servers round seconds down
-            _LOG.warning("%s; trying again in %.0f s (%d of %d)", error.reason, wait, failures, ATTEMPTS - 1)
-        pause(wait)
+    return retried(attempt, _gave_up, progress=progress, bearable=bearable, pause=lambda seconds: pause(seconds))
+
+
+def _gave_up(reason: str) -> FetchError:
+    return FetchError(
+        reason, "Check the network and the server's status, then run again: what is there is not fetched again."
+    )
 
 
 def bearable(error: Transient) -> float:

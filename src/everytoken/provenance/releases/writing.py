@@ -288,7 +288,7 @@ def _write_texts(
     by_name = {part.name: part for part in manifest}
     first_rows = {part["name"]: part["first_row"] for part in boundaries["parts"]}
     parts = [_ListedPart(part, by_name[part.name], first_rows[part.name]) for part in texts]
-    size = sum(part.path.stat().st_size for part in texts if isinstance(part, StoredPart))
+    size = sum(part.size for part in texts if isinstance(part, StoredPart))
     total: dict[str, int] = {}
     for counts in ranges.unless_small(size)(_WriteTexts(folder, rescue), parts):
         total = add_statistics([total, counts])

@@ -1,0 +1,15 @@
+"""Stores and artifacts behind URLs: object storage that fsspec opens, and a bounded folder of local copies."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.shards.remote.access import give_access
+    from everytoken.shards.remote.cache import Cache, CacheSettings
+    from everytoken.shards.remote.files import RemoteFolder
+    from everytoken.shards.remote.folders import Changed, StorageError
+    from everytoken.shards.remote.remote_artifacts import RemoteArtifactStore
+    from everytoken.shards.remote.remote_stores import RemoteStore
+
+__getattr__, __dir__ = exports(__name__, __file__)
