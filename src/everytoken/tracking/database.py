@@ -124,6 +124,10 @@ class DatabaseStore(TrackingStore):
                 "UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?) WHERE experiment_id = ?",
                 (experiment.artifacts + "/", location + "/", experiment.id),
             )
+            rows.execute(
+                "UPDATE logged_models SET artifact_location = replace(artifact_location, ?, ?) WHERE experiment_id = ?",
+                (experiment.artifacts + "/", location + "/", experiment.id),
+            )
 
 
 def _set_tags(rows: sqlite3.Connection, run_id: str, tags: Mapping[str, str]) -> None:
@@ -210,6 +214,7 @@ def _add_model(rows: sqlite3.Connection, run_id: str, experiment: int, model: Ma
             for key, value, time, step in model["metrics"]
         ],
     )
+    _add_points(rows, run_id, model["metrics"])  # a metric of a model is one of its run
     rows.execute(
         "INSERT OR IGNORE INTO inputs (input_uuid, source_type, source_id, destination_type, destination_id, step)"
         f" VALUES ({_NEW_ID}, 'RUN_OUTPUT', ?, 'MODEL_OUTPUT', ?, ?)",

@@ -150,7 +150,8 @@ class TrackingHook:
             run.log_series(metric_points(stem, data, dataset_name), dataset_name)
         elif kind in _FOLDERS and (path := local_path(dataset)) is not None:
             run.log_file(path, f"{_FOLDERS[kind]}/{dataset_name}{path.suffix}")
-        for model in dataset.models() if hasattr(dataset, "models") else ():
+        is_model = hasattr(dataset, "models") and self._changed.get(dataset_name, False)
+        for model in dataset.models() if is_model else ():
             run.log_model(TrackedModel(**model), self._held_out())
 
     @hook_impl(wrapper=True)

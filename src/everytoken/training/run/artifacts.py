@@ -95,13 +95,15 @@ def train(
         Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
         speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
         ``segments``: which machine did which steps, ``held_out_curve``: points of the held-out loss by step and source
-        that are not in the file of held-out losses, and ``task_curve``: figures of tasks by step.
+        that are not in the file of held-out losses, ``task_curve``: figures of tasks by step, and ``kept``: the
+        checkpoints that the run keeps (`everytoken.training.run.kept_checkpoints`).
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
         CheckpointError: checkpoints of the run are there and none of them verifies.
     """
     from everytoken.training.checkpoints import CONFIG_FILE, MODEL_FILE, CheckpointStore, load_model, parameters_sha256
+    from everytoken.training.run.kept_checkpoints import kept_checkpoints
     from everytoken.training.run.launch import launch
     from everytoken.training.step import describe_machine
 
@@ -119,7 +121,8 @@ def train(
     )
     speed = _Speed(training.batch_size * job.seq_length)
     launch(job, speed.watch, _announce_figures)
-    finished = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps).newest()
+    store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps)
+    finished = store.newest()
     if finished is None or finished.step != training.steps:
         found = "none" if finished is None else f"one of step {finished.step}"
         raise CheckpointError(f"{job.folder}: expected a checkpoint of step {training.steps}, found {found}")
@@ -166,6 +169,7 @@ def train(
             # version 0.1.0 had neither
             "held_out_curve": finished.state.get("held_out_curve", []),
             "task_curve": finished.state.get("task_curve", []),
+            "kept": kept_checkpoints(store, finished),
         },
     )
 
