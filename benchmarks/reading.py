@@ -169,7 +169,7 @@ def polars_rows(path: Path) -> None:
     if path.suffix == ".parquet":
         frame = polars.scan_parquet(path).select("id", polars.col("doc").struct.field("text")).collect()
     else:
-        frame = polars.read_csv(path, columns=["id", "text"], infer_schema=False, n_threads=1)
+        frame = polars.read_csv(path, columns=["id", "text"], infer_schema=False)
     deque(frame.iter_rows(), maxlen=0)
 
 
