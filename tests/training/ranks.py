@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from unittest.mock import patch
 
@@ -79,6 +80,7 @@ def refuse_pickles(*arguments):
 
 def work(folder, family, rank, size):
     dist.distributed_c10d._tensor_to_object = refuse_pickles
+    warnings.filterwarnings("error", message="FSDP2-wrapped module")  # a view, whose hook could be lost
     for world, strategy in WORLDS:
         if world == size:
             store = f"file://{folder}/{world}-{strategy}.store"
