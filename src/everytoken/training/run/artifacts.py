@@ -102,7 +102,15 @@ def train(
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
         CheckpointError: checkpoints of the run are there and none of them verifies.
     """
-    from everytoken.training.checkpoints import CONFIG_FILE, MODEL_FILE, CheckpointStore, load_model, parameters_sha256
+    from everytoken.training.checkpoints import (
+        CONFIG_FILE,
+        MODEL_FILE,
+        CheckpointStore,
+        is_sharded,
+        load_model,
+        parameters_sha256,
+        write_whole_model,
+    )
     from everytoken.training.run.kept_checkpoints import kept_checkpoints
     from everytoken.training.run.launch import launch
     from everytoken.training.step import describe_machine
@@ -131,8 +139,12 @@ def train(
             f"{finished.folder} was trained with another job than this one: a job file or held-out chunks were edited. "
             "Move it away and train again"
         )
-    for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
+    for name in (CONFIG_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
         shutil.copyfile(finished.folder / name, folder / name)
+    if is_sharded(finished.folder):
+        write_whole_model(finished.folder, folder / MODEL_FILE)
+    else:
+        shutil.copyfile(finished.folder / MODEL_FILE, folder / MODEL_FILE)
     history = StepHistory.read(folder / HISTORY_FILE)
     new = load_model(folder)
     losses = history.column("loss")[~history.column("skipped")]

@@ -26,16 +26,21 @@ from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 from everytoken.training.checkpoints import (
+    MODEL,
     MODEL_FILE,
+    OPTIMIZER,
     CheckpointConfig,
     CheckpointStore,
     ValidCheckpoint,
+    is_sharded,
     load_config,
     load_model_tensors,
     model_tensors,
+    read_shards,
     read_tensors,
     with_rows,
     write_config,
+    write_shard,
     write_tensors,
 )
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
@@ -58,10 +63,12 @@ from everytoken.training.step import (
     SampleRecord,
     StepHistory,
     TaskRecord,
+    begun_optimizer_tensors,
     describe_machine,
     execution,
     make_optimizer,
     matrix_peak,
+    optimizer_tensors,
     prepare,
     read_records,
     record_values,
@@ -162,7 +169,7 @@ class _Session:
         self._module = prepare(self._model, job.training, processes)
         self._optimizer = make_optimizer(self._model, job.training)
         if past.steps:
-            self._load_optimizer()
+            self._load_state()
         if processes.first:
             self._note_machine()
 
@@ -259,6 +266,10 @@ class _Session:
                 f"tokens and {job.model}: give the same model, and its tokenizer, which may have more added tokens"
             )
         model = empty_model(job.model, **shape)
+        if is_sharded(folder):  # then each process of FSDP2 reads its own part later
+            if self._processes.strategy != "fsdp":
+                read_shards(folder, model_tensors(model), MODEL)
+            return model
         tensors = read_tensors(folder / MODEL_FILE)
         if grows:
             tensors = with_rows(tensors, model_tensors(model))
@@ -273,10 +284,21 @@ class _Session:
         added = open_tokenizer(self._job.tokenizer, self._job.eos_token).tokenizer.get_added_tokens_decoder()
         return set(range(rows, self._job.vocab_size)) <= set(added)
 
-    def _load_optimizer(self) -> None:
-        path = (self._past.folder or Path()) / OPTIMIZER_FILE
-        tensors = read_tensors(path) if self._processes.first else {}
-        self._processes.spread_optimizer(self._model, self._optimizer, tensors, str(path))
+    def _load_state(self) -> None:
+        """Give the optimiser its state, and with FSDP2 the model what a checkpoint in shards has of it."""
+        processes, model, optimizer = self._processes, self._model, self._optimizer
+        folder = processes.same_path(self._past.folder or Path())
+        if processes.strategy == "fsdp" and is_sharded(folder):
+            read_shards(folder, model_tensors(model), MODEL)
+            read_shards(folder, begun_optimizer_tensors(optimizer, model), OPTIMIZER)
+            return
+        path, tensors = folder / OPTIMIZER_FILE, {}
+        if processes.first and is_sharded(folder):
+            tensors = {name: torch.empty(one.shape) for name, one in optimizer_tensors(optimizer, model).items()}
+            read_shards(folder, tensors, OPTIMIZER)
+        elif processes.first:
+            tensors = read_tensors(path)
+        processes.spread_optimizer(model, optimizer, tensors, str(path))
 
     def _note_machine(self) -> None:
         """Record by whom the steps from here on are done, where that is not who did those before."""
@@ -415,7 +437,8 @@ class _Session:
     def _save(self, done: int) -> None:
         job, past = self._job, self._past
         self._require_same_streams()
-        model, optimizer = self._processes.gather(self._model, self._optimizer)
+        sharded = job.checkpoints.form == "sharded"
+        model, optimizer = ({}, {}) if sharded else self._processes.gather(self._model, self._optimizer)
         if self._store is not None:
             state = {
                 "format": _FORMAT,
@@ -431,8 +454,19 @@ class _Session:
                 "task_curve": [record_values(record) for record in past.tasks],
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
+        elif sharded:
+            self._write_shard(Path())
         self._saved = done
         self._processes.wait()
+
+    def _write_shard(self, folder: Path) -> None:
+        """Write this process's part of the state into the folder that rank 0 names; all must call it."""
+        processes = self._processes
+        place = processes.same_path(folder)
+        tensors = _under(MODEL, model_tensors(self._model))
+        tensors |= _under(OPTIMIZER, begun_optimizer_tensors(self._optimizer, self._model))
+        write_shard(place, processes.rank, processes.size, tensors)
+        processes.wait()
 
     def _require_same_streams(self) -> None:
         """Raise in the process that sees a changed file of a stream; none goes on to save what was learned from it."""
@@ -452,8 +486,11 @@ class _Session:
 
     def _write_files(self, folder: Path, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         job, past = self._job, self._past
-        write_tensors(folder / MODEL_FILE, model)
-        write_tensors(folder / OPTIMIZER_FILE, optimizer)
+        if job.checkpoints.form == "sharded":
+            self._write_shard(folder)
+        else:
+            write_tensors(folder / MODEL_FILE, model)
+            write_tensors(folder / OPTIMIZER_FILE, optimizer)
         config = CheckpointConfig(
             format="everytoken-checkpoint/1",
             model=job.model,
@@ -465,6 +502,10 @@ class _Session:
         past.history.write(folder / HISTORY_FILE)
         write_records(folder / HELD_OUT_FILE, past.held_out, HELD_OUT)
         write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def _open_windows(job: TrainingJob, processes: Ranks) -> TrainingWindows:
