@@ -15,7 +15,7 @@ from everytoken.training.checkpoints import (
     export_checkpoint,
     import_checkpoint,
     load_model,
-    read_shards,
+    read_sharded,
     read_tensors,
     write_whole_model,
 )
@@ -190,7 +190,7 @@ def test_checkpoints_in_shards_hold_the_bytes_of_whole_ones(request, family, wor
         export_checkpoint(place, tmp_path / "exported", tokenizer=None)
     expected = read_tensors(whole / OPTIMIZER_FILE)
     found = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
-    read_shards(place, found, OPTIMIZER)
+    read_sharded(place, found, OPTIMIZER)
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 

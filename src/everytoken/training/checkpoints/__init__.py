@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         MODEL,
         OPTIMIZER,
         is_sharded,
-        read_shards,
+        read_sharded,
         write_shard,
         write_whole_model,
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from everytoken.models import LanguageModel, ModelParameters, empty_model
-from everytoken.training.checkpoints.sharded import MODEL, is_sharded, read_shards
+from everytoken.training.checkpoints.sharded import MODEL, is_sharded, read_sharded
 from everytoken.training.checkpoints.tensor_files import check_tensors, read_tensors, tensors_sha256, write_tensors
 from everytoken.training.errors import CheckpointError
 
@@ -72,7 +72,7 @@ def load_model(folder: Path) -> LanguageModel:
     model = empty_model(config.model, vocab_size=config.vocab_size, max_seq_len=config.seq_length)
     path = folder / MODEL_FILE
     if is_sharded(folder):
-        read_shards(folder, model_tensors(model), MODEL)
+        read_sharded(folder, model_tensors(model), MODEL)
     else:
         load_model_tensors(model, read_tensors(path), f"{path} does not hold the tensors of {folder / CONFIG_FILE}")
     return model.eval()

@@ -66,7 +66,7 @@ def write_shard(folder: Path, rank: int, size: int, tensors: Mapping[str, Tensor
     shutil.rmtree(apart)
 
 
-def read_shards(folder: Path, tensors: Mapping[str, Tensor], prefix: str) -> None:
+def read_sharded(folder: Path, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Fill tensors, whole ones or shards of any cut, with what a checkpoint in shards holds of them.
 
     Args:
@@ -113,7 +113,7 @@ def write_whole_model(folder: Path, path: Path) -> None:
             one, offset = described[name], first + header[name]["data_offsets"][0]
             flat = torch.frombuffer(mapped, dtype=one.dtype, count=one.numel(), offset=offset)
             places[name] = flat.view(one.shape)
-        read_shards(folder, places, MODEL)
+        read_sharded(folder, places, MODEL)
         mapped.flush()
 
 

@@ -36,7 +36,7 @@ from everytoken.training.checkpoints import (
     load_config,
     load_model_tensors,
     model_tensors,
-    read_shards,
+    read_sharded,
     read_tensors,
     with_rows,
     write_config,
@@ -268,7 +268,7 @@ class _Session:
         model = empty_model(job.model, **shape)
         if is_sharded(folder):  # then each process of FSDP2 reads its own part later
             if self._processes.strategy != "fsdp":
-                read_shards(folder, model_tensors(model), MODEL)
+                read_sharded(folder, model_tensors(model), MODEL)
             return model
         tensors = read_tensors(folder / MODEL_FILE)
         if grows:
@@ -289,13 +289,13 @@ class _Session:
         processes, model, optimizer = self._processes, self._model, self._optimizer
         folder = processes.same_path(self._past.folder or Path())
         if processes.strategy == "fsdp" and is_sharded(folder):
-            read_shards(folder, model_tensors(model), MODEL)
-            read_shards(folder, begun_optimizer_tensors(optimizer, model), OPTIMIZER)
+            read_sharded(folder, model_tensors(model), MODEL)
+            read_sharded(folder, begun_optimizer_tensors(optimizer, model), OPTIMIZER)
             return
         path, tensors = folder / OPTIMIZER_FILE, {}
         if processes.first and is_sharded(folder):
             tensors = {name: torch.empty(one.shape) for name, one in optimizer_tensors(optimizer, model).items()}
-            read_shards(folder, tensors, OPTIMIZER)
+            read_sharded(folder, tensors, OPTIMIZER)
         elif processes.first:
             tensors = read_tensors(path)
         processes.spread_optimizer(model, optimizer, tensors, str(path))
