@@ -40,7 +40,7 @@ BUCKET_BYTES = 16  # 128 bits: two buckets by accident are no case to think of
 _BATCH_ROWS = 1_024
 _SHINGLES_AT_ONCE = 4_096  # times num_permutations 4-byte numbers in memory
 _WORD = re.compile(r"\w+")
-Numbers = npt.NDArray[np.uint32]
+_Numbers = npt.NDArray[np.uint32]
 
 
 class NearRules(BaseModel):
@@ -134,19 +134,19 @@ class _Sketch:
             start = stop
         return found
 
-    def _buckets(self, shingles: Numbers) -> list[bytes]:
+    def _buckets(self, shingles: _Numbers) -> list[bytes]:
         least = self._least(shingles[:_SHINGLES_AT_ONCE])
         for start in range(_SHINGLES_AT_ONCE, len(shingles), _SHINGLES_AT_ONCE):
             least = np.minimum(least, self._least(shingles[start : start + _SHINGLES_AT_ONCE]))
         values = least.astype("<u4").tobytes()
         return [blake2b(prefix + values[band], digest_size=BUCKET_BYTES).digest() for prefix, band in self._bands]
 
-    def _least(self, shingles: Numbers) -> Numbers:
-        least: Numbers = (shingles[:, None] * self._a + self._b).min(axis=0)
+    def _least(self, shingles: _Numbers) -> _Numbers:
+        least: _Numbers = (shingles[:, None] * self._a + self._b).min(axis=0)
         return least
 
 
-def _mixed(numbers: Numbers) -> Numbers:
+def _mixed(numbers: _Numbers) -> _Numbers:
     """Return the finalizer of MurmurHash3 of each number, modulo 2**32."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         numbers = (numbers ^ (numbers >> np.uint32(shift))) * np.uint32(factor)
