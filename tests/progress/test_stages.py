@@ -28,7 +28,8 @@ _QUICK = {
     "evaluation_ngrams": "decontamination is off: nothing is made",
     "scorer": "a digest that the package has",
     "selection": "arrays of the decisions, from the statistics of duplicates where no rule needs more",
-    "ngram_matches": "decontamination is off",
+    **dict.fromkeys(("ngram_matches", "ngram_counts", "contamination"), "decontamination is off"),
+    "document_sketches": "near duplicates are not looked for",
 }
 """What is made without a count, and why it takes no 5 seconds however large the corpus is."""
 
@@ -47,7 +48,6 @@ _NOT_RUN = {
     "counting_tokenizer": "one file is read",
     "languages": "parts of rows: the store counts them",
     "pretrained_checkpoint": "the function of checkpoint",
-    "pretrained_generations": "the function of generations",
     "published_reflections_index": "tests/reflections/published has no project",
     "reflections_manifest": "parts of rows: the store counts them",
     "sft": "the ranks of reflections",
