@@ -17,8 +17,8 @@ from everytoken.provenance.replay.manifest_files import manifest_parts, read_rel
 from everytoken.provenance.verification import release_checks
 from everytoken.shards import Store, file_sha256
 from tests.provenance.builds import parameters_of
+from tests.provenance.replay.test_replay import Replay, replay
 from tests.provenance.small_job import SmallJob, write_upstream
-from tests.provenance.test_replay import Replay, replay
 
 SPLITS = ("annotated", "unannotated", "held_out")
 SECOND = {

@@ -24,8 +24,8 @@ from tests.corpus.reading.read_rows import jsonl, write_arrow
 from tests.corpus.reading.test_tars import tar_of
 from tests.corpus.rendering.test_chat_keys import renderer
 from tests.provenance.builds import parameters_of
+from tests.provenance.replay.test_replay import Replay, replay
 from tests.provenance.small_job import LICENCE, SmallJob, documents, write_upstream
-from tests.provenance.test_replay import Replay, replay
 
 SPLITS = ("annotated", "unannotated", "held_out")
 WEB = {"kind": "document", "text_column": "txt", "id_columns": ["__key__"], "stratum_column": "json.topic"}
