@@ -40,7 +40,7 @@ _LONGEST = [
     "tests/reflections/test_ranks.py",
     "tests/project/test_jobs.py",
     "tests/test_hub_run.py",
-    "tests/provenance/test_replay.py",
+    "tests/provenance/replay/test_replay.py",
     "tests/configuration/test_contract.py",
     "tests/tracking/test_runs.py",
     "tests/training/step/test_distribution.py",
