@@ -60,6 +60,7 @@ def undisturbed_run(hub: Hub, folder: Path) -> Project:
     return undisturbed
 
 
+@pytest.mark.slow
 def test_the_recipe_is_read_from_the_hub_and_a_finished_run_fetches_nothing(hub: Hub, tmp_path: Path) -> None:
     undisturbed_run(hub, tmp_path / "project")
 

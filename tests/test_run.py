@@ -169,8 +169,7 @@ def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[
     for name, digest in project.digests().items():
         assert parameters.get(f"digest.{name}") == (None if name in off else digest[:16])
     assert run.data.metrics["evaluation.total.bits_per_byte"] > 0
-    (model,) = run.outputs.model_outputs
-    assert model.step == 8
+    assert sorted(model.step for model in run.outputs.model_outputs) == [4, 8], "those that the training keeps"
     assert "training.loss" in run.data.metrics
 
 
@@ -509,6 +508,7 @@ def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
     (tmp_path / "before").rename(project.folder / "data/test")
 
 
+@pytest.mark.slow
 def test_the_classifications_of_a_run_score_another_one_without_a_model(
     project: Project, files: dict[str, bytes], tmp_path: Path
 ) -> None:

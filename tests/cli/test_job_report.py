@@ -129,6 +129,7 @@ def test_every_stage_has_its_costs_and_a_rerun_keeps_them(project: Project, prin
     project.kedro("run", "--env", "test", "--pipelines", "evaluation")
 
 
+@pytest.mark.slow
 def test_workers_count(tmp_path: Path) -> None:
     made = Project(tmp_path / "project")
     made.use_engine("{kind: processes, workers: 2}")

@@ -72,6 +72,7 @@ def test_a_second_time_nothing_runs(project: Project, printed: str) -> None:
     assert page.count("<circle") == 4 and "<script" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_killed_sweep_makes_only_what_is_missing(project: Project, printed: str) -> None:
     command = [sys.executable, "-c", "from everytoken.cli import cli; cli()"]
@@ -100,6 +101,7 @@ def test_a_killed_sweep_makes_only_what_is_missing(project: Project, printed: st
     assert untimed == [{k: v for k, v in row.items() if k != "seconds"} for row in table(project, "whole")]
 
 
+@pytest.mark.slow
 def test_a_grid_that_grew_keeps_its_points(project: Project, printed: str) -> None:
     (project.folder / "more.yml").write_text(GRID.replace("[1, 2]", "[1, 2, 3]").replace("[42, 43]", "[42]"))
     said = project.everytoken("sweep", "--env", "test", "--grid", "more.yml", "--name", "whole")

@@ -23,7 +23,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 def declared() -> Iterator[str]:
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        if b"versioned(" not in (text := path.read_bytes()):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "versioned":
                 name = node.args[0]
                 assert isinstance(name, ast.Constant) and isinstance(name.value, str), f"{path}:{node.lineno}"

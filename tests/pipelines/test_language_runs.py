@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
 from everytoken.shards import Store
 from tests.test_run import Project, made
@@ -19,6 +20,7 @@ def give(project: Project, pipeline: str, lines: str) -> None:
     (project.folder / f"conf/test/parameters_{pipeline}.yml").write_text(f"{pipeline}:\n{lines}\n")
 
 
+@pytest.mark.slow
 def test_they_are_a_dataset_a_table_and_strata(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     data = project.folder / "data/test"

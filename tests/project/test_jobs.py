@@ -46,7 +46,13 @@ def project() -> Iterator[None]:
     bootstrap_project(ROOT)
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(env, marks=[] if env in ("base", "test", "replay", "spp") else pytest.mark.slow)
+        for env in ENVIRONMENTS
+    ],
+)
 def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> None:
     other = "test" if env == "replay" else "replay"
     with KedroSession.create(project_path=ROOT, env=other) as session:

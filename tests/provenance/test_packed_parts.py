@@ -14,8 +14,8 @@ from everytoken.pipelines.verification.pipeline import create_pipeline as verifi
 from everytoken.provenance.lookup import read_documents_at
 from everytoken.provenance.releases.release import open_release
 from tests.provenance.builds import Build, build, release_of, write_texts
+from tests.provenance.replay.test_replay import SPLITS, own_parameters, replay, rows_of, stream_files, upstream_at
 from tests.provenance.test_diff import RELEASE, SAME, address, command, rows
-from tests.provenance.test_replay import SPLITS, own_parameters, replay, rows_of, stream_files, upstream_at
 
 PER_FILE = 4
 TOGETHER = {
@@ -57,6 +57,7 @@ def test_a_replay_gives_the_bytes_of_every_stream_and_verifies(made: Build, tmp_
     assert open_release(made.folder / RELEASE).upstream["plan"] == made["shard_plan"]
 
 
+@pytest.mark.slow
 def test_files_of_a_part_may_be_gone_or_have_another_name(made: Build, tmp_path: Path) -> None:
     folder = tmp_path / "changed"
     shutil.copytree(made.folder.parent / "texts", folder)
@@ -89,6 +90,7 @@ def test_a_document_is_read_again_at_its_address(made: Build) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_take_down_leaves_the_documents_of_the_same_part(made: Build, tmp_path: Path) -> None:
     down = [ExcludedAddress(*address(rows_of(made, split)[3]), "asked for") for split in SPLITS]
     listed = {"path": str(tmp_path / "list.jsonl"), "sha256": write_list(down, tmp_path / "list.jsonl")}

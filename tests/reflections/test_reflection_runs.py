@@ -50,6 +50,7 @@ def test_a_server_of_ours_gives_the_same_columns_twice(tmp_path: Path) -> None:
     assert found["model"] == NAME and found["repeats_seed"] is True and "torch" in found["system_fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_job_generates_merges_and_exports(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     run = ("run", "--env", "test", "--pipelines")

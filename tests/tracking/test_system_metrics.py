@@ -15,6 +15,7 @@ from everytoken.tracking.system import system_metrics
 GIVEN = {"experiment": "toy", "tracking_uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"}
 
 
+@pytest.mark.slow
 def test_system_metrics_are_off_unless_asked_for_and_have_mlflows_names(tmp_path: Path) -> None:
     settings = TrackingSettings(**GIVEN)
     assert not settings.system_metrics

@@ -173,7 +173,7 @@ Store(Path(sys.argv[2])).save(planned(Path(sys.argv[1]), 5), WorkerProcesses(2))
 
 
 @pytest.mark.sensitive
-@pytest.mark.parametrize("parts", [1, 20])
+@pytest.mark.parametrize("parts", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_between_parts_it_goes_on_to_the_same_bytes(tmp_path: Path, parts: int) -> None:
     root = tmp_path / "files"
     write_files(root, 400)

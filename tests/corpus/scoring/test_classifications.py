@@ -111,6 +111,7 @@ TEXTS = {"p": A, "q": B, "r": C}
 POOL = st.lists(st.tuples(st.none() | st.text("ab", max_size=1), st.sampled_from("pqr")), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pool=POOL, parts=st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=4))
 @example(pool=[("a", "p"), ("a", "q")], parts=[[0, 1], [1, 0], [1]])

@@ -75,6 +75,7 @@ def test_every_character_is_of_a_word_or_not_as_in_scikit_learn():
     same(count_words(texts, vocabulary_array(check.vocabulary_)).matrix, check.transform(texts))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts)
 def test_probabilities_are_those_of_the_package(texts):

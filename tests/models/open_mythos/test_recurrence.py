@@ -24,6 +24,7 @@ def test_the_decay_is_strictly_between_0_and_1_in_float32_whatever_the_parameter
         assert torch.isfinite(parameter.grad).all()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_state_stays_bounded_for_256_loops():
     model = lively(tiny(max_loops=8)).float()

@@ -256,6 +256,7 @@ def test_kills_change_no_document(tmp_path: Path, server: FaultServer) -> None:
     assert {name: (folder / name).read_bytes() for name in FILES} == wanted
 
 
+@pytest.mark.slow
 def test_the_command_prints_parse_rates(tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     generator = {"kind": "openai", "endpoint": server.address, "concurrency": 4, "first_pause_seconds": 0.01}

@@ -132,6 +132,7 @@ ask(Path(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_only_what_was_under_way(tmp_path: Path, server: FaultServer) -> None:
     wanted = ask(tmp_path / "undisturbed", server.address).replies
     before = questions(server)

@@ -124,6 +124,7 @@ def test_more_slices_than_an_array_may_have(tmp_path: Path, cluster: str) -> Non
     assert dict(engine.run(square, list(range(3)))) == {n: n * n for n in range(3)}
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_caller_that_stops_leaves_no_job(tmp_path: Path, cluster: str) -> None:
     outcomes = engine_of(tmp_path, cluster).run(partial(stay, tmp_path), [0, 1, 1, 1])
@@ -134,6 +135,7 @@ def test_a_caller_that_stops_leaves_no_job(tmp_path: Path, cluster: str) -> None
     wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the job is left")
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_jobs_of_a_caller_that_was_killed_are_ended_by_the_next(tmp_path: Path, cluster: str) -> None:
     code = (

@@ -152,7 +152,7 @@ def _require_enough_shards(
         raise PlanError(
             f"the upstreams have {n_files:,} files, and so at least {many} shards; expect_shards pins {expected:,}. "
             f"One shard more or less changes the whole order: check the pinned revision and the files, or set "
-            f"expect_shards to the number that there is. Nothing was read."
+            "expect_shards to null, and then to n_total of shard_plan.json. Nothing was read."
         )
 
 
