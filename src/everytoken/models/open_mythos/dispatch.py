@@ -18,9 +18,9 @@ from torch.amp import is_autocast_available
 from torch.nn.functional import grouped_mm, linear, pad
 
 from everytoken.models.elementwise import swiglu
+from everytoken.models.open_mythos.sizes import ROW_BLOCK
 
 FEW_EXPERTS = 8
-_BLOCK = 64
 
 
 def routed(x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def in_blocks(rows: Tensor, products: Callable[[Tensor], Tensor]) -> Tensor:
 
 def _padded(count: int, device: torch.device) -> int:
     """Return the number of rows to compute: below one block, as in decoding, no row of zeros is worth its time."""
-    return count if count < _BLOCK or device.type != "cpu" else -(-count // _BLOCK) * _BLOCK
+    return count if count < ROW_BLOCK or device.type != "cpu" else -(-count // ROW_BLOCK) * ROW_BLOCK
 
 
 def one_by_one(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
