@@ -82,7 +82,7 @@ def files_of(project: Path, run: str) -> dict[str, str]:
 
 
 def written(store: TrackingStore, files: Path, times: int) -> str:
-    run = store.create_run("a run", {"mlflow.user": "me", "host.name": "here"})
+    run = store.create_run("a run", {"mlflow.user": "me", "host.cpu": "one"})
     for record in [one for one in RECORDS for _ in range(times)]:
         store.send(run, record, files)
     return run

@@ -53,7 +53,8 @@ def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Line
     shares = {} if mixture is None else budgets(mixture)
     for name, source in ingestion.active_sources.items():
         share = "" if mixture is None else f", {mixture.weights[name]:g} of the mixture: {shares[name].tokens:,} tokens"
-        yield "source", f"{name}: {_upstream(source.upstream)}{share}"
+        cap = "" if source.max_text_bytes is None else f", at most {source.max_text_bytes:,} bytes of text"
+        yield "source", f"{name}: {_upstream(source.upstream)}{share}{cap}"
     plan = ingestion.plan
     if plan.n_shards is not None or plan.offset:
         of = "" if plan.expect_shards is None else f" of {plan.expect_shards:,}"
@@ -99,7 +100,8 @@ def _tokens(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> 
 
 def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
     if isinstance(chosen, TrainedTokenizer):
-        return f"a byte-level BPE of {chosen.vocab_size:,} tokens, trained on the documents; EOS {eos_token}"
+        marks = "".join(f", {token}" for token in chosen.special_tokens if token != eos_token)
+        return f"a byte-level BPE of {chosen.vocab_size:,} tokens, trained on the documents; EOS {eos_token}{marks}"
     claims = [
         f"vocab={chosen.expect_vocab_size:,}" if chosen.expect_vocab_size else "",
         f"EOS={chosen.expect_eos_id:,}" if chosen.expect_eos_id is not None else f"EOS {eos_token}",

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.submission.detached import DetachedFolder, end_detached, start_detached, work_in
+    from everytoken.submission.detached import DetachedFolder, end_detached, start_detached
+    from everytoken.submission.errors import SubmissionError
+    from everytoken.submission.records import SUBMISSIONS, RunOrder, Submission, submissions_in
+    from everytoken.submission.verbs import cancel_run, submission_state, submit_run, wait_for
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -246,12 +246,13 @@ class JobQueue:
             return
         started, told = time.monotonic(), False
         while _queued(group.name, "%i %t", but=" CG") and (passed := time.monotonic() - started) < _MOST_SECONDS_TO_END:
-            if group.gently:
-                told = told or _scancel(group)
-            else:
+            _scancel(group, "--state=PENDING")
+            if not group.gently or passed > _MOST_SECONDS_TO_END / 2:
                 # outputs are atomic: there is nothing to wait for; Slurm alone would wait half a minute
-                for options in [["--state=PENDING"], ["--signal=KILL"], *([[]] if passed > _GRACE else [])]:
+                for options in [["--signal=KILL"], *([[]] if passed > _GRACE else [])]:
                     _scancel(group, *options)
+            elif not told:
+                told = _scancel(group, "--signal=TERM")  # without it Slurm kills after ``KillWait``
             time.sleep(_LOOK)
 
 
@@ -311,17 +312,28 @@ def _end_processes(group: JobGroup) -> None:
     """Kill the processes of jobs on this machine: each is a controller of submitit with its tasks."""
     if group.gently:
         for process in _controllers(group):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)  # which it hands on
-        end = time.monotonic() + _MOST_SECONDS_TO_END
+            with suppress(ProcessLookupError, FileNotFoundError):
+                # it hands the signal on; with ``setup`` it is the child of a shell
+                is_shell = b"sh\0-c\0" in Path(f"/proc/{process}/cmdline").read_bytes()
+                for number in _children(process) if is_shell else [process]:
+                    os.kill(number, signal.SIGTERM)
+        end = time.monotonic() + _MOST_SECONDS_TO_END / 2
         while any(True for _ in _controllers(group)) and time.monotonic() < end:
             time.sleep(_LOOK)
     for process in _controllers(group):
-        with suppress(FileNotFoundError):
-            children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-            for number in (process, *map(int, children)):
-                with suppress(ProcessLookupError):
-                    os.kill(number, signal.SIGKILL)
+        tree = [process]
+        for number in tree:
+            tree += _children(number)
+        for number in tree:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+
+def _children(process: int) -> list[int]:
+    try:
+        return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _controllers(group: JobGroup) -> Iterator[int]:
@@ -330,5 +342,11 @@ def _controllers(group: JobGroup) -> Iterator[int]:
         return
     for line in group.processes.read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
-            if os.fsencode(group.root) in Path(f"/proc/{line}/cmdline").read_bytes():  # of a dead one it is empty
+            command = Path(f"/proc/{line}/cmdline").read_bytes()
+            if os.fsencode(group.root) in command or (not command and not _has_ended(line)):
                 yield int(line)
+
+
+def _has_ended(process: str) -> bool:
+    """Return whether a process without a command line has ended, or is only about to start its program."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"

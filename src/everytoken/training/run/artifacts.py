@@ -18,7 +18,17 @@ from typing import Any, TypedDict
 from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
 from everytoken.progress import steps_done
-from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
+from everytoken.shards import (
+    IN_THIS_PROCESS,
+    Artifact,
+    Built,
+    RangeMap,
+    Recipe,
+    Shards,
+    Slurm,
+    file_sha256,
+    versioned,
+)
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
@@ -54,7 +64,7 @@ logger = logging.getLogger(__name__)
 _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however long the run
 
 
-@versioned("train", 2, unrecorded=["checkpoints", "distribution"])
+@versioned("train", 2, unrecorded=["checkpoints", "distribution"], in_ranges=True)
 def train(
     folder: Path,
     *,
@@ -68,6 +78,7 @@ def train(
     held_out: Shards | None,
     checkpoints: CheckpointParameters,
     distribution: DistributionParameters,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Train a model on the interleaved streams; write its config, its tensors and what happened by step.
 
@@ -87,6 +98,7 @@ def train(
         initial: a checkpoint whose tensors the run starts from; None: drawn anew.
         held_out: documents for ``training.held_out``; None only when that is None.
         checkpoints: where the state is kept.
+        ranges: whose engine runs the processes, where it is that of Slurm.
 
     Returns:
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
@@ -128,7 +140,7 @@ def train(
         distribution=distribution,
     )
     speed = _Speed(training.batch_size * job.seq_length)
-    launch(job, speed.watch, _announce_figures)
+    launch(job, speed.watch, _announce_figures, ranges.engine if isinstance(ranges.engine, Slurm) else None)
     store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps)
     finished = store.newest()
     if finished is None or finished.step != training.steps:

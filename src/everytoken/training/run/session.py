@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ from everytoken.training.checkpoints import (
     write_shard,
     write_tensors,
 )
-from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError, TrainingStopped
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
 from everytoken.training.parameters import PromptParameters
 from everytoken.training.run.job import TrainingJob
@@ -96,8 +97,8 @@ class _Past:
     folder: Path | None = None
 
 
-def train_here(job: TrainingJob, listeners: Listeners) -> None:
-    """Train to the last step as this process's part of the run; see `everytoken.training.run.launch.run_job`."""
+def train_here(job: TrainingJob, listeners: Listeners, is_stopping: Callable[[], bool] | None = None) -> None:
+    """Train to the last step as this process's part of the run; see `everytoken.training.run.one_process.run_job`."""
     processes = these_processes(job.distribution)
     processes.rows(job.training.batch_size)
     with ExitStack() as stack:
@@ -112,7 +113,7 @@ def train_here(job: TrainingJob, listeners: Listeners) -> None:
         if past.steps == job.training.steps:
             return
         stack.callback(listeners.flush)
-        _Session(job, processes, store, past, listeners).run()
+        _Session(job, processes, store, past, listeners, is_stopping).run()
 
 
 def _past(job: TrainingJob, checkpoint: ValidCheckpoint | None) -> _Past:
@@ -153,7 +154,9 @@ class _Session:
         store: CheckpointStore | None,
         past: _Past,
         listeners: Listeners,
+        is_stopping: Callable[[], bool] | None,
     ) -> None:
+        self._is_stopping = is_stopping
         self._job, self._processes, self._store, self._past = job, processes, store, past
         self._listeners = listeners
         tasks = job.training.tasks if processes.first else None
@@ -204,6 +207,8 @@ class _Session:
                 if not record.loss_tokens:
                     logger.warning("step %d reads padding alone, without loss: it updates nothing", record.step)
             self._after(record.step)
+            if self._is_stopping is not None and record.step + 1 < job.training.steps:
+                self._stop_if_asked(record.step + 1, self._is_stopping())
         if processes.first and (skipped := past.history.skipped_in_a_row):
             logger.warning(
                 "the last %d of %d steps updated nothing, as loss or gradients were no finite numbers: the run may "
@@ -212,6 +217,15 @@ class _Session:
                 job.training.steps,
                 f"{LOWER_RATE[0].upper()}{LOWER_RATE[1:]}",
             )
+
+    def _stop_if_asked(self, done: int, is_asked: bool) -> None:
+        """Save the state and stop, where any process was asked to."""
+        asked = torch.tensor(float(is_asked), dtype=torch.float64, device=self._processes.device)
+        if not self._processes.sum(asked):
+            return
+        if self._saved != done:
+            self._save(done)
+        raise TrainingStopped(f"stopped after {done} of {self._job.training.steps} steps, with a checkpoint")
 
     def _read(self, step: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return this process's rows of a batch, as the streams' files have them.
