@@ -166,7 +166,7 @@ class _Cold:
     """A run that begins with the start of Python, with what `Started` offers of it."""
 
     def __init__(self, arguments: Sequence[str], project: Project, environment: dict[str, str]) -> None:
-        self._output = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self._output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # closed by communicate
         command = [sys.executable, "-m", "kedro", *arguments]
         environment = project.environment(environment)
         self._process = Popen(
