@@ -42,8 +42,9 @@ SLOW = {
 }
 TROUBLES = ("none", "none", "none", "full disk", "file limit", "slow disk")
 INSULTS = ("idiot", "stupid", "damn", "moron")  # what makes a document one to annotate
-# what killed processes of Python itself leave in the folder for temporary files
-_OF_PYTHON = re.compile(r"pymp-\w+|torchinductor_\w+")
+# What killed processes leave in the system's folder for temporary files: sockets of Python, what torch compiles, and
+# the text that was just handed to MLflow.
+_OF_SYSTEM = re.compile(r"pymp-\w+|torchinductor_\w+|tmp\w{8}")
 
 
 class Failed(Exception):
@@ -157,7 +158,7 @@ class Soak:
         for project in (self.project, undisturbed):
             project.kedro("run", "--env", "test", "--pipelines", TRAINED, **self.environment())
         compare(self.project, undisturbed)
-        left = [path.name for path in self._temporary.iterdir() if not _OF_PYTHON.fullmatch(path.name)]
+        left = [path.name for path in self._temporary.iterdir() if not _OF_SYSTEM.fullmatch(path.name)]
         if left:
             raise Failed(f"left in the folder for temporary files: {sorted(left)}")
 
@@ -300,7 +301,8 @@ def soak(seconds: float, kills: int, seed: int, folder: Path) -> Counter[str]:
                     told = time.monotonic()
             trial.finish()
         except Exception:
-            shutil.copytree(folder / "disk", folder / "at_failure", symlinks=True)
+            sockets = shutil.ignore_patterns("pymp-*")
+            shutil.copytree(folder / "disk", folder / "at_failure", symlinks=True, ignore=sockets)
             raise
         return trial.counts
 
