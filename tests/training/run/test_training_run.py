@@ -17,13 +17,13 @@ from everytoken.shards import file_sha256
 from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
 from everytoken.tokens.order.loader import TrainingWindows
+from everytoken.tokens.order.stream_files import StreamFiles
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run import session
 from everytoken.training.run.job import read_job, write_job
 from everytoken.training.run.launch import launch, run_job
 from everytoken.training.run.progress import with_progress
-from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.run.worker import _ended_by
 from everytoken.training.step.execution_context import describe_machine
 from everytoken.training.step.history import (

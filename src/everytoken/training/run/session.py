@@ -24,7 +24,7 @@ from torch import Tensor
 from everytoken.models import LanguageModel, build_model, empty_model
 from everytoken.progress import steps_done
 from everytoken.tokens.encoding import open_encoder
-from everytoken.tokens.order import TrainingWindows, open_training_windows
+from everytoken.tokens.order import StreamFiles, TrainingWindows, open_training_windows
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 from everytoken.training.checkpoints import (
     MODEL,
@@ -50,7 +50,6 @@ from everytoken.training.parameters import PromptParameters
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
-from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.run.task_curve import TaskCurve
 from everytoken.training.step import (
     HELD_OUT,
