@@ -39,6 +39,14 @@ def test_a_comparison_finds_a_changed_byte_another_digest_and_a_file_that_is_lef
     with pytest.raises(Failed, match=r"left behind: \['data/test/documents/\.part\.parquet\.7\.tmp'\]; missing: \[\]"):
         compare(*projects)
     (folder / ".part.parquet.7.tmp").unlink()
+    for name, run in (("attacked", "0" * 16), ("attacked", "1" * 16), ("undisturbed", "1" * 16)):
+        (tmp_path / name / f"data/test/checkpoints/{run}/step_000000008").mkdir(parents=True)
+    compare(*projects)
+    left = tmp_path / "attacked/data/test/checkpoints" / ("0" * 16) / ".step_000000008.7.tmp"
+    left.mkdir()
+    with pytest.raises(Failed, match=r"left behind: \['data/test/checkpoints/RUN/\.step_000000008\.7\.tmp'\]"):
+        compare(*projects)
+    left.rmdir()
     (folder / "ledger.json").write_text('{"root_digest": "2"}')
     with pytest.raises(Failed, match=r"other digests than those of an undisturbed run: \['documents'\]"):
         compare(*projects)
