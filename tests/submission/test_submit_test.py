@@ -37,6 +37,7 @@ def told(project: Project) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_trial_reads_the_first_part_in_a_folder_of_its_own(project: Project) -> None:
     with pytest.raises(AssertionError, match=r"nothing was submitted in .*everytoken submit-test --env test"):
         project.everytoken("status", *TEST, "--test")
@@ -82,6 +83,7 @@ def test_a_trial_that_fails_says_why_and_removes_nothing_but_trials(project: Pro
         project.everytoken("submit-test", *TEST, "--params", "ingestion.min_chars=10000000", "--wait")
 
 
+@pytest.mark.slow
 def test_jobs_of_a_cluster_try_the_parts_of_one_job(tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("submitit")
     project = Project(tmp_path_factory.mktemp("trial_in_jobs") / "project")
