@@ -41,6 +41,7 @@ def digest(project: Project) -> str:
     return str(read_any_ledger(project.folder / "data/test/02_intermediate/documents")["parts"])
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_run_that_was_killed_and_one_that_was_cancelled_end_with_the_same_digests(project: Project) -> None:
     with pytest.raises(AssertionError, match=r"nothing was submitted in .*everytoken submit --env test"):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from everytoken.locks import locked
 from everytoken.shards import JobQueue, Slurm, make_engine
 from everytoken.submission import (
     RunOrder,
     Submission,
     SubmissionError,
     cancel_run,
+    start_detached,
     submission_state,
     submissions_in,
     submit_run,
@@ -100,6 +104,20 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
     os.killpg(int(submission.pid.read_text()), signal.SIGKILL)
     assert wait_for(submission, None) == "ended early"
     assert "its process was killed" in submission.why_ended()
+
+
+def test_who_asks_for_the_state_hinders_no_start_and_nobody_else_who_asks(tmp_path: Path) -> None:
+    asked = Submission(tmp_path, 1)
+    asked.path.mkdir()
+    with ThreadPoolExecutor() as other:
+        with locked(asked.path, shared=True):  # as somebody who asks
+            assert not asked.is_running
+            started = other.submit(start_detached, print, asked)
+            time.sleep(0.1)
+            assert not started.done(), "it waits, and does not fail"
+        assert started.result(timeout=30).wait() == 0
+    with locked(asked.path), pytest.raises(BlockingIOError):
+        start_detached(print, asked)
 
 
 def test_a_damaged_order_is_named(tmp_path: Path) -> None:

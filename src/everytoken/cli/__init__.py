@@ -23,6 +23,7 @@ from everytoken.cli.submission import (
     submission_rerun,
     submission_status,
     submission_submit,
+    submission_submit_test,
 )
 from everytoken.cli.sweep import sweep_command
 from everytoken.cli.tracking import tracking
@@ -42,7 +43,14 @@ def cli() -> None:
 
 
 cli.add_section("Data", new_command, tokenize_command, verify_command, summary, report_command, audit_scores)
-cli.add_section("In the background", submission_submit, submission_status, submission_rerun, submission_cancel)
+cli.add_section(
+    "In the background",
+    submission_submit,
+    submission_submit_test,
+    submission_status,
+    submission_rerun,
+    submission_cancel,
+)
 cli.add_section("Provenance", trace, exposure, exclude, diff)
 cli.add_section("Training", plan, preflight, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)

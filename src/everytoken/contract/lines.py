@@ -60,6 +60,11 @@ def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Line
         of = "" if plan.expect_shards is None else f" of {plan.expect_shards:,}"
         some = "all files" if plan.n_shards is None else f"{plan.n_shards:,} files"
         yield "files", f"{some}{of}, from place {plan.offset:,} of the order of seed {plan.seed}"
+    if plan.try_parts is not None:
+        yield (
+            "tried on",
+            f"the first {plan.try_parts:,} parts of these, and the first of each source that has none there",
+        )
     if mixture is not None:
         yield "corpus", f"{mixture.target_total_tokens:,} tokens"
         yield "unit", _UNITS[mixture.unit]

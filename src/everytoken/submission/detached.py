@@ -14,8 +14,8 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from everytoken.locks import locked
@@ -23,6 +23,7 @@ from everytoken.redaction import redacted
 from everytoken.system_errors import explained
 
 _LOOK = 0.2
+_ASKED = 0.01  # seconds
 
 
 class DetachedFolder(ABC):
@@ -50,11 +51,11 @@ class DetachedFolder(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether a process works in it."""
+        """Whether a process works in it. Asking shares the lock for an instant, which a start waits out."""
         if not self.path.is_dir():
             return False
         try:
-            with locked(self.path, wait=False):
+            with locked(self.path, wait=False, shared=True):
                 return False
         except BlockingIOError:
             return True
@@ -88,7 +89,7 @@ def start_detached(work: Callable[[], None], folder: DetachedFolder) -> subproce
         BlockingIOError: another process has the folder.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
-    with locked(folder.path, wait=False) as lock, folder.log.open("ab") as log:
+    with _held(folder) as lock, folder.log.open("ab") as log:
         folder.begin()
         process = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -103,6 +104,21 @@ def start_detached(work: Callable[[], None], folder: DetachedFolder) -> subproce
     with process.stdin as pipe:
         pipe.write(pickle.dumps((work, folder)))
     return process
+
+
+@contextmanager
+def _held(folder: DetachedFolder) -> Iterator[int]:
+    """Hold the lock of a folder that no process has; who only asks whether one has it is waited for."""
+    with ExitStack() as holding:
+        while True:
+            try:
+                lock = holding.enter_context(locked(folder.path, wait=False))
+                break
+            except BlockingIOError:
+                if folder.is_running:
+                    raise
+            time.sleep(_ASKED)
+        yield lock
 
 
 def end_detached(folders: Sequence[DetachedFolder], grace: float) -> None:

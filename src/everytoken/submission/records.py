@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from everytoken.shards import JobGroup, JobQueue, write_text
 from everytoken.submission.detached import DetachedFolder
@@ -27,6 +29,27 @@ CANCELLED = "cancelled; everytoken rerun resumes it"
 """Why a submission ended that was cancelled."""
 
 
+TRIAL = "submit_test"
+"""Folder of the newest trial in a data folder. It is a data folder itself."""
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """What of a run is tried on its first parts.
+
+    Attributes:
+        data: folder of its data.
+        nodes: names of those that run.
+        left_out: names of the pipelines and nodes that do not.
+        params: what it changes, as ``--params`` takes it.
+    """
+
+    data: str
+    nodes: tuple[str, ...]
+    left_out: tuple[str, ...]
+    params: str
+
+
 @dataclass(frozen=True)
 class RunOrder:
     """What is to be run.
@@ -34,23 +57,41 @@ class RunOrder:
     Attributes:
         params: as ``--params`` takes them.
         jobs: name of the jobs of Slurm that it has; None: it is a process of this machine.
+        trial: of its first parts; None: all of it is run.
     """
 
     environment: str | None
     pipelines: tuple[str, ...]
     params: str
     jobs: str | None = None
+    trial: TrialRun | None = None
 
     @property
     def arguments(self) -> list[str]:
         """Options of ``kedro run``."""
-        options = {"--env": self.environment, "--pipelines": ",".join(self.pipelines), "--params": self.params}
-        return [word for name, value in options.items() if value for word in (name, value)]
+        if self.trial is None:
+            return self._options(self.pipelines, self.params)
+        params = ",".join(filter(None, [self.params, self.trial.params]))
+        feeding = tuple(dict.fromkeys(node.partition(".")[0] for node in self.trial.nodes))
+        return [*self._options(feeding if self.pipelines else (), params), "--nodes", ",".join(self.trial.nodes)]
 
     @property
     def command(self) -> str:
-        """The command that does the same in the foreground."""
-        return shlex.join(["kedro", "run", *self.arguments])
+        """The command that does the same; of a whole run, in the foreground."""
+        verb = ("kedro", "run") if self.trial is None else ("everytoken", "submit-test")
+        return shlex.join([*verb, *self._options(self.pipelines, self.params)])
+
+    def _options(self, pipelines: tuple[str, ...], params: str) -> list[str]:
+        options = {"--env": self.environment, "--pipelines": ",".join(pipelines), "--params": params}
+        return [word for name, value in options.items() if value for word in (name, value)]
+
+    @staticmethod
+    def read(found: Mapping[str, Any]) -> RunOrder:
+        """Return an order of what ``asdict`` and JSON made of one."""
+        trial = found.get("trial")
+        if trial is not None:
+            trial = TrialRun(**{**trial, "nodes": tuple(trial["nodes"]), "left_out": tuple(trial["left_out"])})
+        return RunOrder(**{**found, "pipelines": tuple(found["pipelines"]), "trial": trial})
 
 
 @dataclass(frozen=True)
@@ -91,8 +132,7 @@ class Submission(DetachedFolder):
             SubmissionError: its file is damaged.
         """
         try:
-            found = json.loads(self._order.read_bytes())
-            return RunOrder(**{**found, "pipelines": tuple(found["pipelines"])})
+            return RunOrder.read(json.loads(self._order.read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SubmissionError(
                 f"{self._order} is no order of a submission ({error}). Remove {self.path}, and submit"

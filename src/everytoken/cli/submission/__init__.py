@@ -1,4 +1,4 @@
-"""The commands ``everytoken submit``, ``status``, ``rerun`` and ``cancel``."""
+"""The commands ``everytoken submit``, ``submit-test``, ``status``, ``rerun`` and ``cancel``."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         submission_rerun,
         submission_status,
         submission_submit,
+        submission_submit_test,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

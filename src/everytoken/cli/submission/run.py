@@ -1,13 +1,15 @@
-"""What the process of a submission does: ``kedro run`` with the options that were submitted."""
+"""What the process of a submission does: ``kedro run`` with the options that were submitted; of a trial, elsewhere."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import click
 
 from everytoken.cli.process import run_command
 from everytoken.cli.project import project_folder
+from everytoken.cli.submission.trial import empty_trial_folder
 from everytoken.redaction import redact_output
 from everytoken.submission import RunOrder, Submission
 
@@ -27,10 +29,14 @@ class SubmittedRun:
         """
         from kedro.framework.startup import bootstrap_project
 
+        from everytoken.configuration import ResultsPlace, results_in
+
         bootstrap_project(project_folder())
         redact_output()
+        trial = self.order.trial
         try:
-            run_command().main(args=self.order.arguments, prog_name="kedro run", standalone_mode=False)
+            with nullcontext() if trial is None else results_in(ResultsPlace(trial.data, {"submit_test": "yes"})):
+                run_command().main(args=self.order.arguments, prog_name="kedro run", standalone_mode=False)
         except click.ClickException as error:
             error.show()
             self.submission.fail(error.format_message())
@@ -40,3 +46,9 @@ class SubmittedRun:
                 self.submission.fail(f"exit code {error.code}")
             raise
         self.submission.done.touch()
+
+
+def tried_run(submission: Submission, order: RunOrder) -> SubmittedRun:
+    """Return what runs a trial, in an empty data folder."""
+    empty_trial_folder(submission, order)
+    return SubmittedRun(submission, order)
