@@ -1,6 +1,7 @@
 # make run   set up the environment, run the whole default job on real text, print its card
 # make test  lint, types, tests
 # make slow  the tests that take minutes: mutations, many kills
+# make soak  runs of a growing corpus, killed and troubled for half an hour (SECONDS=1800), at least 200 times (KILLS=200)
 # make busy  the tests that depend on time, 20 times (N=20) while two loops keep the cores busy
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: run test unit slow busy lint lock clean
+.PHONY: run test unit slow soak busy lint lock clean
 
 run: $(VENV)/installed
 	$(BIN)/kedro run
@@ -32,6 +33,13 @@ unit: $(VENV)/installed-test
 slow: $(VENV)/installed-test
 	@$(COMPILE) src tests
 	$(PYTEST) -m slow
+
+# A seed repeats what is drawn: make soak SEED=7
+SECONDS ?= 1800
+KILLS ?= 200
+soak: $(VENV)/installed-test
+	@$(COMPILE) src tests
+	$(BIN)/python -u -m tests.soak.soak --seconds $(SECONDS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 N ?= 20
 busy: $(VENV)/installed-test

@@ -21,11 +21,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from everytoken.corpus import DOCUMENTS
 from everytoken.corpus.dedup import DedupRules, NearRules, find_buckets, find_duplicates
 from everytoken.seeds import numpy_generator
-from everytoken.shards import ArtifactStore, Rows, Shards, Store, StoredPart, WorkerProcesses, plan_artifact, write_rows
+from everytoken.shards import (
+    ArtifactStore,
+    Inline,
+    Rows,
+    Shards,
+    Store,
+    StoredPart,
+    WorkerProcesses,
+    plan_artifact,
+    write_rows,
+)
 
 NEAR = NearRules(num_permutations=128, bands=16, shingle_words=5, seed=42)
 PART_ROWS, WORDS = 50_000, 60
@@ -33,7 +44,7 @@ WINDOW = 1_000  # a copy is of one of so many documents before it
 LEVELS = (0.6, 0.7, 0.8, 0.9)
 
 
-def texts_of(part: int, rows: int) -> list[str]:
+def texts_of(part: int, rows: int) -> pa.Array:
     """Return texts of `WORDS` drawn words; one in twenty is an earlier one with up to six other words."""
     draw = numpy_generator(7, part)
     words = draw.integers(0, 50_000, (rows, WORDS))
@@ -41,7 +52,8 @@ def texts_of(part: int, rows: int) -> list[str]:
         words[row] = words[draw.integers(max(0, row - WINDOW), row)]
         places = draw.integers(0, WORDS, draw.integers(0, 7))
         words[row, places] = draw.integers(0, 50_000, len(places))
-    return [" ".join(f"w{number}" for number in row) for row in words.tolist()]
+    named = pa.array([f"w{number}" for number in range(50_000)]).take(pa.array(words.ravel()))
+    return pc.binary_join(pa.ListArray.from_arrays(np.arange(0, rows * WORDS + 1, WORDS, np.int32), named), " ")
 
 
 def write_part(folder: Path, index: int, count: int) -> StoredPart:
@@ -60,8 +72,8 @@ def write_part(folder: Path, index: int, count: int) -> StoredPart:
                 "stratum": ["all"] * len(some),
                 "shard_index": np.full(len(some), index),
                 "row": numbers,
-                "characters": [len(text) for text in some],
-                "utf8_bytes": [len(text) for text in some],
+                "characters": pc.utf8_length(some),
+                "utf8_bytes": pc.utf8_length(some),
                 "text_sha256": [f"{index} {number}".encode() for number in numbers],
                 "assistant_spans": pa.nulls(len(some)),
             }
@@ -123,13 +135,19 @@ def main() -> None:
         with get_context("spawn").Pool(1) as pool:
             given_to = (documents, sketched.load(), folder / "found", given.memory << 20)
             seconds, peak = pool.apply(grouped, given_to)
+        some = documents.parts[0]
+        before = time.process_time()
+        Store(folder / "alone").save(Shards((some,)).map(find_buckets, near=NEAR), Inline())
+        alone = some.rows / (time.process_time() - before)
         found = np.load(folder / "found/near_duplicates.npy")
-        told = recall(texts_of(0, rows[0])[:subset], set(found[:, 0].tolist()))
+        told = recall(texts_of(0, rows[0])[:subset].to_pylist(), set(found[:, 0].tolist()))
     finally:
         shutil.rmtree(folder)
     print(f"{given.rows:,} documents of {WORDS} words, {len(found):,} near duplicates")
     print(f"sketching, 2 workers    {sketching:>8.1f} s{given.rows / sketching:>12,.0f} documents/s")
-    print(f"grouping                {seconds:>8.1f} s{given.rows / seconds:>12,.0f} documents/s{peak:>8.0f} MB")
+    print(f"sketching, one part                {alone:>12,.0f} documents a CPU second")
+    print(f"grouping                {seconds:>8.1f} s{given.rows / seconds:>12,.0f} documents/s")
+    print(f"peak memory of grouping {peak:>8.0f} MB with ingestion.dedup_memory of {given.memory << 20:,} bytes")
     for level, (there, hit) in told.items():
         share = f"{hit / there:.1%}" if there else "none"
         print(f"similarity {level} or more: {there} of the first {subset:,} documents, found {hit} ({share})")

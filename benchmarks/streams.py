@@ -1,10 +1,14 @@
 """How fast encoded documents become streams, beside reading them and beside a plain copy of the files written.
 
-``python benchmarks/streams.py [million tokens] [rounds]``: documents of log-normal length in 4 parts, ids drawn with
-falling frequency, empty texts (what a sidecar costs is what its texts cost). Streams are written in this process and by
-2 workers. Every measurement is a process of its own; measurements are interleaved and the table has medians of all
-rounds. MB/s count the bytes of the stream, EOS that pads included; reading counts the ids. CPU seconds are those of all
-processes, and main % is the share of the main one; the peak is that of the main one.
+``python benchmarks/streams.py [million tokens] [rounds]``: documents of log-normal length in parts of at most
+`PART_TOKENS` tokens, ids drawn with falling frequency, empty texts (what a sidecar costs is what its texts cost).
+Streams are written in this process and by 2 workers. Every measurement is a process of its own; measurements are
+interleaved and the table has medians of all rounds. MB/s count the bytes of the stream, EOS that pads included; reading
+counts the ids. CPU seconds are those of all processes, and main % is the share of the main one; the peak is that of the
+main one.
+
+``python benchmarks/streams.py grow 1 2 5 10``: streams of so many GB, by 2 workers within 1 GiB; how CPU seconds grow.
+A size has the first parts of the largest one, so parts are alike. Here memory is anonymous memory of all processes.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -40,7 +45,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
 
-PARTS, VOCAB_SIZE, EOS_ID, SEQ_LENGTH = 4, 49_152, 0, 2048
+PART_TOKENS, VOCAB_SIZE, EOS_ID, SEQ_LENGTH = 25_000_000, 49_152, 0, 2048
 MEMORIES = (1 << 30, 32 << 20)
 WORKERS = (1, 2)
 BATCH_ROWS = 8192
@@ -50,9 +55,9 @@ def stored(folder: Path, tokens: int, cap: int) -> Shards:
     """Store about ``tokens`` tokens as encoded documents of at most ``cap``."""
     folder.mkdir()
     parts: list[Part] = []
-    for index in range(PARTS):
+    for index in range(count := -(-tokens // PART_TOKENS)):
         path = folder / f"part_{index:05d}.parquet"
-        table = encoded(index, tokens // PARTS // 540, cap)
+        table = encoded(index, tokens // count // 540, cap)
 
         def batches(table: pa.Table = table) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
             yield from table.to_batches(max_chunksize=BATCH_ROWS)
@@ -101,11 +106,66 @@ def copy(source: Path, target: Path) -> None:
             os.fsync(written.fileno())
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of the workers that ended, which are children of the fork server."""
+def cpu_seconds() -> np.ndarray:
+    """Return the CPU seconds of this process and of the workers that ended, which are children of the fork server.
+
+    (2,): in user mode, in the system.
+    """
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
-    return time.process_time() + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    user, system, of_ended, system_of_ended = (int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:15])
+    own = os.times()
+    return np.array([own.user + user + of_ended, own.system + system + system_of_ended])
+
+
+def anonymous_bytes(process: int) -> int:
+    """Return the memory of a process and all below it that no file backs; 0 where the system does not say."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    total, left = 0, [process]
+    while left:
+        left += children.get(one := left.pop(), [])
+        with suppress(OSError):
+            for line in Path(f"/proc/{one}/status").read_text().splitlines():
+                total += int(line.split()[1]) * 1024 if line.startswith("RssAnon") else 0
+    return total
+
+
+def watched(command: list[str]) -> tuple[dict[str, float], int]:
+    """Run one measurement; return it, and the most anonymous bytes that its processes had, seen ten times a second."""
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            most = max(most, anonymous_bytes(process.pid))
+            time.sleep(0.1)
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return json.loads(printed), most
+
+
+def grow(sizes: list[float]) -> None:
+    """Measure both streams at sizes in GB."""
+    print(f"{'':<12}{'GB':>8}{'wall s':>9}{'CPU s':>8}{'CPU s/GB':>10}{'system %':>10}{'main %':>8}{'all, MiB':>10}")
+    for kind, cap, token_bytes in (("compact", SEQ_LENGTH, 2.04), ("annotated", 1920, 7.65)):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            parts = stored(folder / kind, int(max(sizes) * 1e9 / token_bytes), cap).parts
+            for size in sizes:
+                some = Shards(parts[: max(1, round(len(parts) * size / max(sizes)))])
+                (folder / f"{kind}.pickle").write_bytes(pickle.dumps(some))
+                what = f"{MEMORIES[0]}_{WORKERS[-1]}"
+                run, most = watched([sys.executable, __file__, "measure", name, kind, what])
+                shutil.rmtree(folder / f"{kind}_{what}")
+                print(
+                    f"{kind:<12}{run['size'] / 1e9:>8.2f}{run['wall']:>9.1f}{run['cpu']:>8.1f}"
+                    f"{run['cpu'] / run['size'] * 1e9:>10.1f}{run['system']:>10.0f}{run['main']:>8.0f}{most >> 20:>10}",
+                    flush=True,
+                )
 
 
 def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
@@ -118,7 +178,7 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     size = 0
     start_server()  # as a run has done before it comes to its streams
     time.sleep(1)
-    wall, cpu, main_cpu = time.perf_counter(), cpu_seconds(), time.process_time()
+    wall, before, main_cpu = time.perf_counter(), cpu_seconds(), time.process_time()
     if what == "read":
         size = read(tokens)
     elif what == "copy":
@@ -134,13 +194,15 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
             write_annotated_stream(out, shuffle_memory=memory, **common)
     wall = time.perf_counter() - wall
     time.sleep(0.2)  # until the server has counted the workers that ended
-    cpu, main_cpu = cpu_seconds() - cpu, time.process_time() - main_cpu
+    (user, system), main_cpu = (cpu_seconds() - before).tolist(), time.process_time() - main_cpu
+    cpu = user + system
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     size = size or sum(path.stat().st_size for path in out.iterdir())
     return {
         "size": size,
         "wall": wall,
         "cpu": cpu,
+        "system": 100 * system / max(cpu, 1e-9),
         "main": 100 * main_cpu / max(cpu, 1e-9),
         "peak": int(peak.split()[1]) / 1024,
     }
@@ -149,6 +211,9 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
 def main() -> None:
     if sys.argv[1:2] == ["measure"]:
         print(json.dumps(measure(Path(sys.argv[2]), *sys.argv[3:])))
+        return
+    if sys.argv[1:2] == ["grow"]:
+        grow([float(size) for size in sys.argv[2:]])
         return
     million, rounds = (float(sys.argv[1]) if len(sys.argv) > 1 else 150.0), int(sys.argv[2]) if len(sys.argv) > 2 else 5
     found: dict[tuple[str, str], list[dict[str, float]]] = {}

@@ -169,8 +169,7 @@ def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[
     for name, digest in project.digests().items():
         assert parameters.get(f"digest.{name}") == (None if name in off else digest[:16])
     assert run.data.metrics["evaluation.total.bits_per_byte"] > 0
-    (model,) = run.outputs.model_outputs
-    assert model.step == 8
+    assert sorted(model.step for model in run.outputs.model_outputs) == [4, 8], "those that the training keeps"
     assert "training.loss" in run.data.metrics
 
 

@@ -476,6 +476,19 @@ class TrainingParameters(_Parameters):
         except StreamError as error:
             raise ValueError(str(error)) from error
 
+    @model_validator(mode="after")
+    def _shards_are_of_fsdp(self) -> TrainingParameters:
+        _require_fsdp_for_shards(self.checkpoints, self.distribution)
+        return self
+
+
+def _require_fsdp_for_shards(checkpoints: CheckpointParameters, distribution: DistributionParameters) -> None:
+    if checkpoints.form == "sharded" and distribution.strategy != "fsdp":
+        raise ValueError(
+            f"checkpoints.form = sharded, and distribution.strategy = {distribution.strategy} keeps the model whole in "
+            "each process. Set strategy to fsdp, or form to whole"
+        )
+
 
 class GivenStreamParameters(_Parameters):
     """A stream on disk: folder, prefix of ``.bin`` and ``.idx``, folder of raw shards, or a file of ``torch.save``.
@@ -539,6 +552,11 @@ class FinetuningParameters(_Parameters):
     checkpoints: CheckpointParameters
     distribution: DistributionParameters = DistributionParameters()
     generation: PromptParameters
+
+    @model_validator(mode="after")
+    def _shards_are_of_fsdp(self) -> FinetuningParameters:
+        _require_fsdp_for_shards(self.checkpoints, self.distribution)
+        return self
 
     @model_validator(mode="after")
     def _attention_reaches_over_turns(self) -> FinetuningParameters:

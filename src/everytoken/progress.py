@@ -91,18 +91,18 @@ class CountedWork:
         done, total, unit = self.done, self.total, self.unit
         pace = (done - self._before) / seconds if seconds > 0 else 0.0
         if not pace:
-            what = "" if total is None else f"{done:,} of {total:,} {unit}s, "
+            what = "" if total is None else f"{done:,} of {total:,} {_several(unit)}, "
             return f"{what}{in_words(seconds)} so far"
         if not total:
-            return f"{done:,} {unit}s, {_rate(pace, unit)}, {in_words(seconds)} so far"
+            return f"{done:,} {_several(unit)}, {_rate(pace, unit)}, {in_words(seconds)} so far"
         again = ""
         if self.reads and done > total:
             passes, done = divmod(done - 1, total)
             again, done = f", reading {passes + 1}", done + 1
         if done >= total:
-            return f"{total:,} of {total:,} {unit}s{again}, {_rate(pace, unit)}, {in_words(seconds)} so far"
+            return f"{total:,} of {total:,} {_several(unit)}{again}, {_rate(pace, unit)}, {in_words(seconds)} so far"
         left = in_words((total - done) / pace)
-        return f"{done:,} of {total:,} {unit}s{again}, {_rate(pace, unit)}, {left} left"
+        return f"{done:,} of {total:,} {_several(unit)}{again}, {_rate(pace, unit)}, {left} left"
 
 
 def in_words(seconds: float) -> str:
@@ -110,6 +110,10 @@ def in_words(seconds: float) -> str:
     if seconds < 120:
         return f"{max(1, math.ceil(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _several(unit: str) -> str:
+    return f"{unit}es" if unit.endswith(("ch", "x")) else f"{unit}s"
 
 
 def _rate(pace: float, unit: str) -> str:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from everytoken.corpus import TextAmounts
 from everytoken.corpus.scoring import ALL_SOURCES, class_name
 from everytoken.corpus.selection import MixtureRow
+from everytoken.tokens.encoding import BANDS, BOTH
 
 Counts = Mapping[str, float]
 
@@ -56,7 +58,7 @@ def ingestion_figure(
     panels.update_yaxes(title_text="documents", row=1, col=1)
     panels.update_yaxes(tickformat=".0%", row=1, col=2)
     title = _title("Documents of the corpus", "How long documents are, and how much each source gives.")
-    return panels.update_layout(title=title, barmode="group", **_LAYOUT)
+    return _finished(panels, title, barmode="group")
 
 
 def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
@@ -116,7 +118,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
                 customdata=list(tokens.values()),
                 hovertemplate="%{y:.2%} (%{customdata:,.0f} estimated tokens)",
                 name=name,
-                marker={"color": _OTHERS_COLOUR if i == _MOST_SHOWN else colour_of.get(name, _colour(i))},
+                marker={"color": _colour_of_bar(group, i, colour_of.get(name))},
                 text=[f"{share:.1%}" if share >= _LEAST_WRITTEN else "" for share in shares.values()],
                 textangle=0,
                 legendgroup=group,
@@ -128,7 +130,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     figure.update_yaxes(title_text="share of estimated tokens", col=1)
     figure.update_layout(barmode="stack", legend={"groupclick": "toggleitem", "traceorder": "grouped"})
     title = _title("Mixture before and after the draw", "Of what the corpus is made, and each split of it.")
-    return figure.update_layout(title=title, **_LAYOUT)
+    return _finished(figure, title)
 
 
 def training_figure(
@@ -165,7 +167,56 @@ def training_figure(
     if curves:
         figure.update_yaxes(title_text="bits per byte", row=1, col=2)
     sentence = "How the loss falls, on what is trained on and on documents that are held out."
-    return figure.update_layout(title=_title("Training", sentence), **_LAYOUT)
+    return _finished(figure, _title("Training", sentence))
+
+
+def tokenization_figure(table: pd.DataFrame, histograms: Mapping[str, Sequence[int]]) -> go.Figure:
+    """Tokens per byte by source and by language band, and the lengths of documents; every split beside the other.
+
+    Sources are in the order of their bytes, the largest first; beyond `_MOST_SHOWN` they are in the table alone.
+
+    Args:
+        table: of `tokenization_table`.
+        histograms: of `length_histograms`.
+    """
+    titles = ("Sources", "Language bands", "Document lengths")
+    figure = make_subplots(cols=3, subplot_titles=titles, column_widths=[0.4, 0.25, 0.35])
+    both = table[table["split"] == BOTH]
+    sources = both[both["group"] == "source"].sort_values("utf8_bytes", ascending=False, kind="stable")["source"]
+    shown = {"source": sources[:_MOST_SHOWN].tolist(), "band": [band for band in BANDS if band in set(both["band"])]}
+    bins = [
+        k for k in range(max(map(len, histograms.values()), default=0)) if any(_at(h, k) for h in histograms.values())
+    ]
+    bins = list(range(bins[0], bins[-1] + 1)) if bins else []
+    for colour, (split, histogram) in zip(_COLOURS, histograms.items(), strict=False):
+        style = {"name": split, "marker_color": colour, "legendgroup": split}
+        for column, (group, names) in enumerate(shown.items(), start=1):
+            lines = table[(table["split"] == split) & (table["group"] == group)].set_index(group)
+            lines = lines.reindex(names)
+            figure.add_bar(
+                x=[name or "(empty name)" for name in names],
+                y=lines["tokens_per_byte"].tolist(),
+                customdata=lines[["documents", "chars_per_token", "share_at_cap"]].to_numpy().tolist(),
+                hovertemplate="%{y:.4f} tokens a byte, %{customdata[1]:.3f} characters a token<br>"
+                "%{customdata[0]:,} documents, %{customdata[2]:.1%} at the cap",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+                **style,
+            )
+        lengths = {f"{2**k:,}-{2 ** (k + 1) - 1:,}" if k else "1": _at(histogram, k) for k in bins}
+        figure.add_bar(x=list(lengths), y=list(lengths.values()), showlegend=False, row=1, col=3, **style)
+    figure.update_yaxes(title_text="tokens per byte (fewer is better)", col=1)
+    figure.update_yaxes(matches="y", col=2)
+    figure.update_xaxes(type="category")  # a source may be named by a number
+    figure.update_yaxes(title_text="documents", col=3)
+    figure.update_xaxes(title_text="content tokens before the cut", col=3)
+    title = _title("Tokens of the drawn documents", "How many tokens a byte of text takes, and how long documents are.")
+    return _finished(figure, title, barmode="group")
+
+
+def _at(histogram: Sequence[int], k: int) -> int:
+    return histogram[k] if k < len(histogram) else 0
 
 
 def _points(series: Mapping[str, Sequence[float | None]], name: str) -> tuple[list[float], list[float]]:
@@ -229,7 +280,7 @@ def memorisation_figure(figures: Mapping[str, Any]) -> go.Figure:
         panels.update_yaxes(title_text="share of prompts", tickformat=".0%", row=1, col=2)
         panels.update_xaxes(title_text="coverage behind the trigger of which is asked", type="category", row=1, col=2)
     title = _title("Memorisation", "How much better than chance the model knows what few documents say.")
-    return panels.update_layout(title=title, barmode="group", **_LAYOUT)
+    return _finished(panels, title, barmode="group")
 
 
 def _loop_panels(loops: Mapping[str, Any]) -> go.Figure:
@@ -257,6 +308,7 @@ _COLOURS = (  # as many as `_MOST_SHOWN`
     *("#ff9da6", "#1f3b5c", "#a6d96a", "#6a3d9a"),
 )
 _OTHERS_COLOUR = "#bab0ac"
+_SCORE_COLOURS = ("#fee5d9", "#fcbba1", "#fc9272", "#fb6a4a", "#de2d26", "#a50f15")  # in order, and of no source
 
 _MOST_SHOWN = 12
 _OTHERS = "all others"
@@ -300,6 +352,12 @@ def _colour(number: int) -> str:
     return _COLOURS[number % len(_COLOURS)]
 
 
+def _colour_of_bar(group: str, number: int, of_source: str | None) -> str:
+    if group == "score":
+        return _SCORE_COLOURS[min(number, len(_SCORE_COLOURS) - 1)]
+    return _OTHERS_COLOUR if number == _MOST_SHOWN else of_source or _colour(number)
+
+
 def _is_given(number: float | None) -> bool:
     return number is not None and not math.isnan(number)
 
@@ -319,5 +377,14 @@ def _title(title: str, sentence: str) -> str:
 
 
 def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
-    figure.update_layout(title=title, xaxis_title=x, yaxis_title=y, **_LAYOUT)
-    return figure
+    return _finished(figure, title, xaxis_title=x, yaxis_title=y)
+
+
+def _finished(figure: go.Figure, title: str, **layout: Any) -> go.Figure:
+    """Return a figure with its title, and the titles of its panels below that: kedro-viz has its own margins."""
+    figure.for_each_yaxis(lambda axis: axis.update(domain=[_PANELS_HEIGHT * y for y in axis.domain or (0, 1)]))
+    figure.for_each_annotation(lambda panel: panel.update(y=_PANELS_HEIGHT * panel.y, yanchor="bottom"))
+    return figure.update_layout(title=title, **layout, **_LAYOUT)
+
+
+_PANELS_HEIGHT = 0.92

@@ -25,7 +25,7 @@ from everytoken.contract import (
     not_looked_up,
     require_consistent,
 )
-from everytoken.parameters import FinetuningParameters, TrainingParameters
+from everytoken.parameters import FinetuningParameters, ReleaseParameters, TrainingParameters
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.tokenizer import TokenizerIds, require_claims
@@ -198,6 +198,16 @@ def test_what_is_not_looked_up_stops_a_run_before_it_begins() -> None:
     groups, streams = groups_of_job("mamba")
     with pytest.raises(ContractError, match=r"ingestion\.sources\.arxiv\.upstream\.revision is \?\?\?"):
         require_consistent(groups, streams)
+
+
+def test_a_licence_that_is_not_looked_up_is_called_one() -> None:
+    values = dict.fromkeys(("name", "spdx", "url", "attribution"), "???")
+    release = ReleaseParameters.model_validate(
+        {"pretty_name": "x", "languages": ["fr"], "memory": 65536, "licences": {"mine": values}}
+    )
+    told = [*not_looked_up({"release": release})]
+    assert len(told) == 4 and all("look the licence up where the text is from" in line for line in told)
+    assert told[0].startswith("release.licences.mine.name is ???: ")
 
 
 def test_plan_prints_the_contract_and_refuses_what_a_run_would() -> None:

@@ -62,6 +62,13 @@ def test_too_little_text_is_refused() -> None:
         require_enough(SampleFacts(**{**GIVEN, "estimated_characters": 231}))
 
 
+def test_documents_with_the_text_of_another_one_count_for_nothing() -> None:
+    lengths = GIVEN["lengths"]
+    half = chosen(duplicates=len(lengths) // 2)
+    assert half.estimated_tokens == pytest.approx(chosen().estimated_tokens / 2, rel=0.02)
+    assert half.vocab_size < chosen().vocab_size
+
+
 def test_only_documents_that_the_scorer_knows_are_scored() -> None:
     offensive = {0: 90, 3: 10}
     assert chosen(offensive).threshold == 3

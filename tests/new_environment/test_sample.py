@@ -102,6 +102,13 @@ def test_files_that_are_no_source_are_said_with_a_remedy(tmp_path: Path) -> None
         look_at([tmp_path / "a.txt", tmp_path / "b.txt"])
 
 
+def test_where_no_row_can_be_read_the_first_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[1]\n[2]\n")
+    told = r"can be read \(not_an_object 2\)\. a\.jsonl, row 0: the row holds an array, expected a JSON object"
+    with pytest.raises(CorpusError, match=told):
+        look_at([tmp_path / "a.jsonl"])
+
+
 @pytest.mark.parametrize("language", FREQUENT_WORDS)
 def test_a_language_is_known_by_its_frequent_words(language: str) -> None:
     assert language_of(FREQUENT_WORDS[language]) == language

@@ -179,3 +179,10 @@ def test_the_command_prints_a_line_a_check_and_its_exit_code(monkeypatch: pytest
     done = CliRunner().invoke(cli, ["preflight", "--env", "spp", "--offline"])
     assert done.exit_code == 1
     assert [line for line in done.stdout.splitlines() if line.startswith("not ok") and "(docs/recipes.md)" in line]
+
+
+def test_tokens_are_forecast_only_where_documents_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for env, expected in (("test", True), ("mythos", False)):  # which inherits a target that its job never reads
+        lines = CliRunner().invoke(cli, ["preflight", "--env", env, "--offline"]).stdout.splitlines()
+        assert any(line.split()[1:3] == ["tokens", "plan:"] for line in lines) == expected

@@ -60,6 +60,14 @@ def test_steps_that_were_done_before_have_no_rate(caplog: pytest.LogCaptureFixtu
     assert _lines(caplog)[-1] == "training: 91 of 100 steps, 0.2/s, 54 s left"
 
 
+@pytest.mark.usefixtures("hurried")
+def test_units_have_their_plural(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for unit, several in (("batch", "batches"), ("row", "rows")):
+        assert list(progress(range(2), 2, "looked at", unit)) == [0, 1]
+        assert f"looked at: 2 of 2 {several}, " in _lines(caplog)[-1]
+
+
 def test_work_that_counts_nothing_is_shown_all_the_same(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from everytoken.reports import (
     bits_per_byte_figure,
     ingestion_figure,
     memorisation_figure,
+    mixture_figure,
     score_figure,
     source_colours,
+    tokenization_figure,
     training_figure,
 )
 from tests.corpus.scoring.browser import browser_page
@@ -47,9 +50,33 @@ _MEMORISED: dict[str, Any] = {
         for injected in (True, False)
     ],
 }
+_SPLITS = ("before", "annotated", "unannotated", "held_out")
+_STRATA = [
+    {
+        "group": group,
+        "source": name,
+        "safety_score": number,
+        "share_before": 0.5,
+        "share_after": 0.5,
+        "intended_share": None,
+        **{f"{split}_tokens": 10.0 for split in _SPLITS},
+    }
+    for group, names in (("source", ("wiki", "chats")), ("score", range(6)))
+    for number, name in enumerate(names)
+]
+_TOKENS = pd.DataFrame(
+    [
+        {"split": split, "group": group, group: name, "utf8_bytes": 9, "tokens_per_byte": 0.25, "documents": 3}
+        | {"chars_per_token": 4.0, "share_at_cap": 0.0}
+        for split in ("annotated", "both")
+        for group, name in (("source", "wiki"), ("band", "nearly_ascii"))
+    ]
+)
 _FIGURES: dict[str, Callable[[], Any]] = {
     "ingestion": lambda: ingestion_figure({"05": 3.0, "06": 4.0}, _BY_SOURCE, None),
     "scores": lambda: score_figure(_SCORES),
+    "mixture": lambda: mixture_figure(_STRATA),
+    "tokens": lambda: tokenization_figure(_TOKENS, {"annotated": [0, 2, 1]}),
     "training": lambda: training_figure(_SERIES),
     "held out": lambda: bits_per_byte_figure(_BY_SOURCE),
     "memorisation": lambda: memorisation_figure(_MEMORISED),
@@ -64,6 +91,14 @@ def test_a_figure_has_a_title_a_sentence_and_units(name: str) -> None:
     assert any(key.startswith("yaxis") and layout[key].get("title", {}).get("text") for key in layout)
 
 
+@pytest.mark.parametrize("name", _FIGURES)
+def test_titles_of_panels_are_below_the_sentence_whatever_the_margins_are(name: str) -> None:
+    layout = _FIGURES[name]().layout
+    axes = [value for key, value in layout.to_plotly_json().items() if key.startswith("yaxis") and "domain" in value]
+    assert all(axis["domain"][1] <= 0.93 for axis in axes)
+    assert all(panel.y <= 0.93 for panel in layout.annotations)
+
+
 def test_the_figure_of_a_training_counts_steps_that_are_done() -> None:
     figure = _FIGURES["training"]()
     assert {tuple(line.x) for line in figure.data} == {(1, 2, 3)}, "the log says 3 of 3 steps"
@@ -74,16 +109,20 @@ def test_a_source_has_one_colour_in_all_figures() -> None:
     colours = source_colours(["wiki", "chats"])
     scores = {bar.name: bar.marker.color for bar in _FIGURES["scores"]().data}
     curves = {line.name: line.line.color for line in _FIGURES["training"]().data if line.name in colours}
+    mixture = {bar.name: bar.marker.color for bar in _FIGURES["mixture"]().data}
+    assert {source: mixture.pop(source) for source in colours} == colours
+    assert not {*mixture.values()} & {*colours.values()}, "the colour of a source means nothing else"
     bars = next(bar for bar in _FIGURES["ingestion"]().data if bar.name == "share of characters")
     assert scores == curves == dict(zip(bars.x, bars.marker.color, strict=True)) == colours
 
 
 @pytest.mark.sensitive
-def test_the_grid_is_seen_and_not_white_on_a_light_and_on_a_dark_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["training", "tokens"])
+def test_the_grid_is_seen_and_not_white_on_a_light_and_on_a_dark_page(tmp_path: Path, name: str) -> None:
     image = pytest.importorskip("PIL.Image", reason="screenshots are PNG")
     with browser_page(tmp_path) as page:
         for theme, ground, text in (("light", 255, "#333333"), ("dark", 17, "#bbbbbb")):
-            figure = _FIGURES["training"]().update_layout(font_color=text)
+            figure = _FIGURES[name]().update_layout(font_color=text)
             file = tmp_path / f"{theme}.html"
             body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displayModeBar": False})
             file.write_text(f'<body style="margin: 0; background: rgb({ground}, {ground}, {ground})">{body}</body>')

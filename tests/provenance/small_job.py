@@ -37,7 +37,7 @@ TOPICS = ("boats", "tides", "salt")
 EXCLUDED_ROWS = {("articles", 7), ("notes", 5), ("open", 9)}
 INLINE = {"kind": "inline"}
 
-_LICENCE = {"name": "MIT", "spdx": "MIT", "url": "https://spdx.org/licenses/MIT.html"}
+LICENCE = {"name": "MIT", "spdx": "MIT", "url": "https://spdx.org/licenses/MIT.html"}
 _SOURCE = {
     "format": None,
     "records": None,
@@ -140,7 +140,7 @@ class SmallJob:
         texts = {"articles": "none", "notes": "rescue", "open": "all"}
         chosen["release"] |= {
             "licences": {
-                name: {**_LICENCE, "attribution": f"By those who wrote {name}.", "text": texts[name]} for name in texts
+                name: {**LICENCE, "attribution": f"By those who wrote {name}.", "text": texts[name]} for name in texts
             },
             "sources": {
                 "articles": {"homepage": "https://articles.example/all"},

@@ -19,7 +19,7 @@ from everytoken.provenance.diff.builds import BuildDifferences, diff_builds
 from everytoken.provenance.diff.document_differences import compare_documents
 from everytoken.shards import Part, Rows, Store, make_engine, versioned
 from tests.provenance.builds import build, release_of, write_texts
-from tests.provenance.test_replay import own_parameters, replay
+from tests.provenance.replay.test_replay import own_parameters, replay
 from tests.tokens.corpora import stored
 
 STAGES = ["shard_plan", "upstream_documents", "documents", "scored_documents", "annotated_documents"]

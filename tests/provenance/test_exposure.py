@@ -201,6 +201,7 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     }
     canaries = len(made.table("canary_tokens", ["row"]))
     assert "no document was found" in told and "case counts" in told
+    assert "an id is looked for whole: that of a file of text is its path below the folder" in " ".join(told.split())
     assert f"the ids of {sum(splits.values()) + canaries:,} documents" in told and "all 180 that were read" not in told
     assert {**nobody.searched.documents} == {
         **splits,

@@ -14,8 +14,8 @@ from everytoken.pipelines.verification.pipeline import create_pipeline as verifi
 from everytoken.provenance.lookup import read_documents_at
 from everytoken.provenance.releases.release import open_release
 from tests.provenance.builds import Build, build, release_of, write_texts
+from tests.provenance.replay.test_replay import SPLITS, own_parameters, replay, rows_of, stream_files, upstream_at
 from tests.provenance.test_diff import RELEASE, SAME, address, command, rows
-from tests.provenance.test_replay import SPLITS, own_parameters, replay, rows_of, stream_files, upstream_at
 
 PER_FILE = 4
 TOGETHER = {

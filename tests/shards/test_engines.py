@@ -188,7 +188,7 @@ def test_the_engine_is_made_of_the_configuration() -> None:
         ("processes", 0, "at least 1"),
         ("processes", "many", "'cores'"),
         ("processes", 1.5, "at least 1"),
-        ("dask", 1, "this version knows 'inline', 'processes', 'slurm'"),
+        ("dask", 1, "this version knows 'inline', 'processes', 'slurm', 'ray'"),
     ]:
         with pytest.raises(ShardsError, match=message):
             make_engine(kind, workers)  # type: ignore[arg-type]

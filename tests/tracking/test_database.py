@@ -82,7 +82,7 @@ def files_of(project: Path, run: str) -> dict[str, str]:
 
 
 def written(store: TrackingStore, files: Path, times: int) -> str:
-    run = store.create_run("a run", {"mlflow.user": "me", "host.name": "here"})
+    run = store.create_run("a run", {"mlflow.user": "me", "host.cpu": "one"})
     for record in [one for one in RECORDS for _ in range(times)]:
         store.send(run, record, files)
     return run
@@ -173,7 +173,7 @@ def test_workspaces_are_left_to_mlflow(store: TrackingStore, project: Path, monk
     assert not has_known_tables(project / "mlflow.db")
 
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "name": "checkpoint",
     "step": 8,
     "time": 1_000,
@@ -199,8 +199,18 @@ def test_a_model_is_recorded_once_with_step_digests_and_metrics_on_the_held_out_
         assert model.tags["root_digest"] == "a" * 64
         found = {(one.step, one.value, one.dataset_name, one.dataset_digest) for one in model.metrics}
         assert found == {(2, 4.2, "held_out_documents", "b" * 36), (8, 4.1, "held_out_documents", "b" * 36)}
-        outputs = store.client.get_run(run).outputs.model_outputs
-        assert [(one.model_id, one.step) for one in outputs] == [(model.model_id, 8)]
+        found_run = store.client.get_run(run)
+        assert [(one.model_id, one.step) for one in found_run.outputs.model_outputs] == [(model.model_id, 8)]
+        assert found_run.data.metrics == {"held_out_bits_per_byte.wikipedia": 4.1}
+
+
+def test_a_model_whose_sender_was_killed_midway_is_completed(client: TrackingStore, tmp_path: Path) -> None:
+    run = client.create_run("a run", {})
+    half = client.client.create_logged_model(client.experiment_id, "checkpoint", run, MODEL["tags"], MODEL["params"])
+    client.send(run, {"model": MODEL}, tmp_path)
+    whole = client.client.get_logged_model(half.model_id)
+    assert str(whole.status) == "READY" and {one.value for one in whole.metrics} == {4.1, 4.2}
+    assert [one.model_id for one in client.client.get_run(run).outputs.model_outputs] == [half.model_id]
 
 
 def test_a_run_that_made_nothing_is_deleted_however_often_it_is_said(

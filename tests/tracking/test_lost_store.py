@@ -20,6 +20,8 @@ from mlflow.entities import Run
 
 from everytoken.tracking.delivery import Header, created
 from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.store import mlflow_environment
 from tests.tracking.toy_project import ToyProject
 from tests.warm_kedro import Started, run_everytoken
 
@@ -225,6 +227,39 @@ def test_a_server_that_dies_and_comes_back(lost: ToyProject, server: Server) -> 
     delivered = deliver(lost, **address)
     assert delivered.returncode == 0, delivered.stdout + delivered.stderr
     require_complete(server.uri, MlflowClient(server.uri).get_run(run))
+
+
+def test_models_that_a_server_missed_are_delivered_once_with_their_dataset(
+    lost: ToyProject, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+    with mlflow_environment():  # as in a run of Kedro: else MLflow alone tries for minutes
+        run = TrackedRun(open_store(lost.folder, settings), "models", {})
+        server.kill()
+        for step, name in ((4, "checkpoint_step_4"), (8, "checkpoint")):
+            tags, metrics = {"root_digest": "a" * 64}, [("checkpoint.held_out_bits_per_byte", step, 4.0 / step)]
+            model = {"name": name, "step": step, "params": {"step": str(step)}, "tags": tags, "metrics": metrics}
+            run.log_model(model, ("held_out_documents", "b" * 64))
+        run.end("FINISHED")
+    server.start()
+    delivered = deliver(lost, MLFLOW_TRACKING_URI=server.uri)
+    assert delivered.returncode == 0, delivered.stdout + delivered.stderr
+    client = MlflowClient(server.uri)
+    found = client.get_run(run.id)
+    assert found.outputs is not None and found.info.status == "FINISHED"
+    outputs = sorted(found.outputs.model_outputs, key=lambda output: output.step)
+    models = [client.get_logged_model(output.model_id) for output in outputs]
+    assert [(model.name, str(model.status), model.params) for model in models] == [
+        ("checkpoint_step_4", "READY", {"step": "4"}),
+        ("checkpoint", "READY", {"step": "8"}),
+    ]
+    for model, step in zip(models, (4, 8), strict=True):
+        (metric,) = model.metrics or ()
+        assert (metric.step, metric.value, metric.dataset_name) == (step, 4.0 / step, "held_out_documents")
+        assert metric.dataset_digest == "b" * 36
+    assert not client.list_artifacts(run.id), "no weights are uploaded"
+    assert not backlog(lost)
 
 
 def test_a_run_whose_server_is_back_before_it_ends_delivers_all_by_itself(lost: ToyProject, server: Server) -> None:

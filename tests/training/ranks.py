@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from unittest.mock import patch
 
@@ -51,6 +52,12 @@ def before(folder, family, world, strategy):
     return jobs(folder, family, 2, "fsdp" if strategy == "ddp" else "ddp")[0]
 
 
+def sharded_job(folder, family, world):
+    """Return the job of a world whose checkpoints are in shards; with 4 processes it goes on from those of 2."""
+    place = folder / f"{world}-sharded"
+    return tiny_job(folder, place, processes=world, strategy="fsdp", model=FAMILIES[family], form="sharded", **SHAPE)
+
+
 def scenario(folder, family, rank, world, strategy):
     whole, cut, over = jobs(folder, family, world, strategy)
     samples, records = [], []
@@ -69,6 +76,11 @@ def scenario(folder, family, rank, world, strategy):
         taken_over(over, before(folder, family, world, strategy))
     dist.barrier()
     run_job(over, lambda records: None)
+    if strategy == "fsdp":
+        sharded = sharded_job(folder, family, world)
+        with stop_after(4):
+            run_job(sharded, lambda records: None)
+        run_job(sharded, lambda records: None)
     result = {"samples": samples, "losses": [record.loss for record in records]}
     (folder / f"{world}-{strategy}-{rank}.json").write_text(json.dumps(result))
 
@@ -79,6 +91,7 @@ def refuse_pickles(*arguments):
 
 def work(folder, family, rank, size):
     dist.distributed_c10d._tensor_to_object = refuse_pickles
+    warnings.filterwarnings("error", message="FSDP2-wrapped module")  # a view, whose hook could be lost
     for world, strategy in WORLDS:
         if world == size:
             store = f"file://{folder}/{world}-{strategy}.store"

@@ -172,7 +172,17 @@ def write_inputs(folder):
 
 
 def tiny_job(
-    inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, model=LLAMA, **changes
+    inputs,
+    checkpoints,
+    *,
+    run="a" * 64,
+    processes=1,
+    strategy="ddp",
+    every_steps=5,
+    data=DATA,
+    model=LLAMA,
+    form="whole",
+    **changes,
 ):
     """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows; ``changes`` of training."""
     parameters = {"steps": 20, "batch_size": 8, "micro_batch_size": 1, **changes}
@@ -183,7 +193,7 @@ def tiny_job(
         model=model,
         training=training_parameters(**parameters),
         checkpoints=CheckpointParameters(
-            folder=str(checkpoints), every_steps=every_steps, milestone_steps=10, mirror=None
+            folder=str(checkpoints), every_steps=every_steps, milestone_steps=10, mirror=None, form=form
         ),
         distribution=DistributionParameters(processes=processes, nodes=1, strategy=strategy, device="cpu"),
         vocab_size=257,

@@ -18,6 +18,13 @@ from everytoken.cli.reflections import prompts, reflections
 from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.sft import sft
+from everytoken.cli.submission import (
+    submission_cancel,
+    submission_rerun,
+    submission_status,
+    submission_submit,
+    submission_submit_test,
+)
 from everytoken.cli.sweep import sweep_command
 from everytoken.cli.tracking import tracking
 
@@ -36,6 +43,14 @@ def cli() -> None:
 
 
 cli.add_section("Data", new_command, tokenize_command, verify_command, summary, report_command, audit_scores)
+cli.add_section(
+    "In the background",
+    submission_submit,
+    submission_submit_test,
+    submission_status,
+    submission_rerun,
+    submission_cancel,
+)
 cli.add_section("Provenance", trace, exposure, exclude, diff)
 cli.add_section("Training", plan, preflight, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)

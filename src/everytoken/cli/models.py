@@ -281,6 +281,7 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | None) -> None:
     """Write a checkpoint from SOURCE: a Hugging Face folder of a LlamaForCausalLM, or a GGUF file.
 
+    SOURCE may also be a checkpoint of a run that has its tensors in shards: they become a single file.
     What this project's model cannot compute exactly (biases, scaled RoPE, other activations) is refused.
 
     Example:

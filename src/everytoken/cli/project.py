@@ -121,6 +121,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.reflections import ReflectionError
     from everytoken.serving import ServingError
     from everytoken.shards import ShardsError
+    from everytoken.submission import SubmissionError
     from everytoken.tokens import TokensError
     from everytoken.tracking import TrackingError
     from everytoken.training import TrainingError
@@ -137,6 +138,7 @@ def known_errors() -> tuple[type[Exception], ...]:
         ServingError,
         ShardsError,
         ShuffleError,
+        SubmissionError,
         TaskError,
         TokensError,
         TrackingError,

@@ -230,6 +230,8 @@ def exposure_lines(answer: JsonRecord, limit: int, at_step: int | None) -> Itera
     if not answer["documents"] and not answer["not_in_a_split"]:
         yield "no document was found"
         yield _searched_line(**answer["searched"])
+        if answer["searched"]["what"] == "ids":
+            yield "an id is looked for whole: that of a file of text is its path below the folder of the source"
     yield from file_lines(one["document"] for one in answer["documents"])
 
 

@@ -9,19 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from everytoken.corpus import RowCounts, add_statistics
-from everytoken.corpus.sampling import EstimatedTokens, is_scored
+from everytoken.corpus.sampling import EstimatedTokens
 from everytoken.corpus.scoring import ClassificationStatistics
+from everytoken.datasets import amounts_set_aside, encoded_counts
 from everytoken.shards import Artifact, Shards, digests_in
-from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
 from everytoken.tokens.engines import EngineProof
-from everytoken.tokens.streams import CompactStatistics, RawShardStatistics, StreamKind, kind_of_dataset, kinds_by_name
+from everytoken.tokens.streams import StreamKind, kind_of_dataset, kinds_by_name
 from everytoken.tokens.tokenizer import TokenizerIds
 from everytoken.training.evaluation import BitsPerByte
-
-
-class _NotDrawn(TypedDict, total=False):
-    not_drawn: int
 
 
 class _Tokens(TypedDict):
@@ -34,10 +29,6 @@ class _LossTokens(TypedDict):
 
 def _estimated(split: Shards) -> float:
     return sum(part["estimated_tokens"] for part in split.statistics_as(EstimatedTokens))
-
-
-def _encoded(tokens: Iterable[Shards]) -> EncodedCounts:
-    return sum_counts(counts_in(part) for one in tokens for part in one.statistics_as(EncodedCounts))
 
 
 def _tokens(stream: Artifact) -> int:
@@ -66,8 +57,8 @@ _BEFORE_STREAMS: tuple[_Stage, ...] = (
     ("held_out_documents", "documents", _estimated, "estimated"),
     ("tokenizer", "", lambda stored: stored.statistics_as(TokenizerIds)["vocab_size"], "in vocabulary"),
     ("engine_certificate", "", lambda stored: len(stored.statistics_as(EngineProof)["engines"]), "engines tried"),
-    ("annotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
-    ("unannotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
+    ("annotated_tokens", "documents", lambda stored: encoded_counts([stored])["tokens"], "without EOS"),
+    ("unannotated_tokens", "documents", lambda stored: encoded_counts([stored])["tokens"], "without EOS"),
 )
 _TRAINED: tuple[_Stage, ...] = (
     ("checkpoint", "", _loss_tokens, "trained on"),
@@ -254,7 +245,7 @@ def _bits_per_byte(evaluation: Artifact, outdated: str) -> Iterator[str]:
 
 def _engine_and_lengths(read: Mapping[str, Any]) -> Iterator[str]:
     encoded = [read[name] for name in ("annotated_tokens", "unannotated_tokens") if name in read]
-    if len(encoded) < 2 or "engine_certificate" not in read or not (counts := _encoded(encoded))["full_tokens"]:
+    if len(encoded) < 2 or "engine_certificate" not in read or not (counts := encoded_counts(encoded))["full_tokens"]:
         return
     certificate = read["engine_certificate"]
     proof, fastest = certificate.statistics_as(EngineProof), certificate.measured["fastest"]
@@ -279,58 +270,12 @@ def _texts(proof: EngineProof) -> str:
     return f"{proof['cases']:,} generated texts and {proof['documents']:,} documents"
 
 
-# datasets whose statistics count rows by the reason for which they are in no later stage
-_BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents"))
-
-
 def _set_aside(read: Mapping[str, Any]) -> Iterator[str]:
     counted = amounts_set_aside(read)
     if counted:
         yield ""
         yield "set aside"
         yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
-
-
-def amounts_set_aside(read: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return how much is in no later stage, and in words; what is nothing is left out."""
-    return [(count, words) for count, words in _counted(read) if count]
-
-
-def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """Yield how much is in no later stage, and in words."""
-    for name, unit in _BY_REASON:
-        if name in read:
-            reasons = add_statistics(part["set_aside"] for part in read[name].statistics_as(RowCounts))
-            yield from ((count, f"{unit}: {reason}") for reason, count in reasons.items())
-    if "annotated_documents" in read:
-        drawn: list[_NotDrawn] = read["annotated_documents"].statistics_as(_NotDrawn)
-        left = sum(part.get("not_drawn", 0) for part in drawn)  # a replay draws nothing
-        yield left, "documents that were not drawn (strata_report.csv tells which kinds)"
-    cuts = {"annotated": "seq_length - reflection_budget", "unannotated": "seq_length"}
-    encoded = {split: _encoded([read[f"{split}_tokens"]]) for split in cuts if f"{split}_tokens" in read}
-    for split, counts in encoded.items():
-        yield counts["cut_tokens"], f"tokens of {split} documents beyond {cuts[split]}"
-    for split, counts in encoded.items():
-        yield counts["lossy_bytes"], f"bytes of {split} documents that the vocabulary cannot write"
-    if "classifications" in read:
-        unknown = read["classifications"].statistics_as(ClassificationStatistics)["without_score"]
-        scored = read.get("scored_documents")
-        if scored is None or scored.ledger is None or is_scored(scored.ledger.recipe):
-            yield unknown, "documents that the published scores do not know: they count as class 0"
-    for kind in kinds_by_name():
-        if kind.layout == "packed" and kind.dataset in read:
-            remainder = read[kind.dataset].statistics_as(CompactStatistics)["remainder_tokens"]
-            yield remainder, f"tokens at the end of the {kind.name} stream that fill no window"
-        if kind.layout == "flat" and kind.dataset in read:
-            yield from _cut_to_shards(kind, read[kind.dataset].statistics_as(RawShardStatistics))
-
-
-def _cut_to_shards(kind: StreamKind, made: RawShardStatistics) -> Iterator[tuple[int, str]]:
-    """Yield the documents and tokens behind the last shard, and the padding, which is not set aside but added."""
-    if (left_out := made.get("left_out")) is not None:
-        yield left_out["documents"], f"documents behind the last of the {kind.name} (packing.n_shards)"
-        yield left_out["tokens"], f"tokens behind the last of the {kind.name}"
-    yield made.get("padding_tokens", 0), f"tokens of padding at the ends of the {kind.name}, added, of no document"
 
 
 def where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         results_in,
     )
     from everytoken.configuration.missing import MissingInputsHook
-    from everytoken.configuration.stages import StagesHook
+    from everytoken.configuration.stages import StageProgress, StagesHook, stage_in
     from everytoken.configuration.viz_files import VizFilesHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -31,14 +31,14 @@ from kedro.config import AbstractConfigLoader, OmegaConfigLoader
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
 from kedro.framework.project import pipelines
-from kedro.io import DataCatalog
+from kedro.io import CatalogProtocol, DataCatalog
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.configuration.errors import ConfigurationError
 from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
-from everytoken.configuration.viz_files import EVENTS_FILE, viz_file
+from everytoken.configuration.viz_files import EVENTS_FILE, is_of_viz, viz_file
 from everytoken.locks import TRUST_VARIABLE
 from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
@@ -264,6 +264,7 @@ class JobContext(KedroContext):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._is_shown = is_of_viz(kwargs.get("hook_manager"))
         loader = self.config_loader
         if not isinstance(loader, JobConfigLoader):
             return
@@ -287,6 +288,19 @@ class JobContext(KedroContext):
             loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
             kept = [node for node in pipelines["__default__"].nodes if _namespace(node) != _EVALUATION]
             pipelines["__default__"] = Pipeline(kept)
+
+    @property
+    def catalog(self) -> CatalogProtocol[Any, Any]:
+        """The catalog; kedro-viz, unless it runs hooks, then shows the rows of what is in it."""
+        found = super().catalog
+        if self._is_shown:
+            from everytoken.configuration.viz_view import show  # not for `kedro run`
+
+            whole = dict(pipelines)
+            show(found, pipelines, str(self.config_loader["globals"]["data"]))
+            for name in whole:
+                _REGISTERED.setdefault(name, whole[name])
+        return found
 
 
 class ConfigurationHook:

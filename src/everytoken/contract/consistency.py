@@ -36,10 +36,12 @@ def require_consistent(groups: Mapping[str, Any], streams: frozenset[str] | None
 
 
 def not_looked_up(groups: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each parameter that is ``???``, a commit that a person has to look up."""
+    """Yield each parameter that is ``???``, a commit or a licence that a person has to look up."""
     for name, group in groups.items():
         for path in _unknown(group.model_dump(), name):
-            yield f"{path} is {UNKNOWN_REVISION}: look the commit up (docs/recipes.md) and give it"
+            licence = "look the licence up where the text is from (docs/provenance.md)"
+            commit = "look the commit up (docs/recipes.md)"
+            yield f"{path} is {UNKNOWN_REVISION}: {licence if '.licences.' in path else commit} and give it"
 
 
 def _unknown(tree: Any, path: str) -> Iterator[str]:

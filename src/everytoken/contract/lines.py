@@ -53,12 +53,18 @@ def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Line
     shares = {} if mixture is None else budgets(mixture)
     for name, source in ingestion.active_sources.items():
         share = "" if mixture is None else f", {mixture.weights[name]:g} of the mixture: {shares[name].tokens:,} tokens"
-        yield "source", f"{name}: {_upstream(source.upstream)}{share}"
+        cap = "" if source.max_text_bytes is None else f", at most {source.max_text_bytes:,} bytes of text"
+        yield "source", f"{name}: {_upstream(source.upstream)}{share}{cap}"
     plan = ingestion.plan
     if plan.n_shards is not None or plan.offset:
         of = "" if plan.expect_shards is None else f" of {plan.expect_shards:,}"
         some = "all files" if plan.n_shards is None else f"{plan.n_shards:,} files"
         yield "files", f"{some}{of}, from place {plan.offset:,} of the order of seed {plan.seed}"
+    if plan.try_parts is not None:
+        yield (
+            "tried on",
+            f"the first {plan.try_parts:,} parts of these, and the first of each source that has none there",
+        )
     if mixture is not None:
         yield "corpus", f"{mixture.target_total_tokens:,} tokens"
         yield "unit", _UNITS[mixture.unit]
@@ -99,7 +105,8 @@ def _tokens(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> 
 
 def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
     if isinstance(chosen, TrainedTokenizer):
-        return f"a byte-level BPE of {chosen.vocab_size:,} tokens, trained on the documents; EOS {eos_token}"
+        marks = "".join(f", {token}" for token in chosen.special_tokens if token != eos_token)
+        return f"a byte-level BPE of {chosen.vocab_size:,} tokens, trained on the documents; EOS {eos_token}{marks}"
     claims = [
         f"vocab={chosen.expect_vocab_size:,}" if chosen.expect_vocab_size else "",
         f"EOS={chosen.expect_eos_id:,}" if chosen.expect_eos_id is not None else f"EOS {eos_token}",

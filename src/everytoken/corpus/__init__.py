@@ -16,10 +16,12 @@ if TYPE_CHECKING:
         MAX_BATCH_ROWS,
         N_CLASSES,
         SCORE_FIELDS,
+        SCORED_DOCUMENTS,
         SET_ASIDE,
         SPLIT_DOCUMENTS,
         SPLIT_FIELDS,
         BatchBuilder,
+        second_score_fields,
         with_fields,
     )
     from everytoken.corpus.errors import (

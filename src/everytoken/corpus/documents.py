@@ -64,6 +64,11 @@ SCORED_DOCUMENTS = pa.schema([*DOCUMENTS, *SCORE_FIELDS])
 SPLIT_DOCUMENTS = pa.schema([*SCORED_DOCUMENTS, *SPLIT_FIELDS])
 
 
+def second_score_fields(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns of second scores (``annotation.second_scores``) of scored documents, or of a split."""
+    return [field for field in schema if field.name not in SPLIT_DOCUMENTS.names]
+
+
 def with_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
     """Return ``schema`` with ``fields`` after its own."""
     return pa.schema([*schema, *fields])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from everytoken.datasets.files import CsvFile, FigureFile, HtmlFile, JsonFile
     from everytoken.datasets.ranked_replies import RankedReplies
     from everytoken.datasets.release_folder import ReleaseFolder
+    from everytoken.datasets.set_aside import amounts_set_aside, encoded_counts, rows_by_reason
     from everytoken.datasets.shard_store import ShardStore
     from everytoken.datasets.upstream_files import UpstreamFiles
     from everytoken.datasets.validators import verify_content

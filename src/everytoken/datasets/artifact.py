@@ -93,19 +93,27 @@ class Checkpoint(ArtifactFolder):
     """A trained model: safetensors weights, configuration, history."""
 
     def models(self) -> list[dict[str, Any]]:
-        """Return the model as `everytoken.tracking` records it: step, digests, bits per byte on held-out documents."""
-        artifact = self._store.load()
-        step = int(artifact.statistics["steps"])
-        curve = artifact.measured.get("held_out_curve", [])
-        files = {f"sha256.{name}": entry["sha256"] for name, entry in artifact.ledger["files"].items()}
+        """Return the model and the earlier checkpoints that its run keeps, as `everytoken.tracking` records them.
+
+        Each has its step, digests, and bits per byte on held-out documents where they were measured after that step.
+        """
+        artifact, name = self._store.load(), self._store.root.name
+        steps, parameters = int(artifact.statistics["steps"]), str(artifact.statistics.get("parameters", ""))
+        kept = {int(one["step"]): one for one in artifact.measured.get("kept", ())}
+        last = kept.pop(steps, {"held_out": {}})
+        files = {file: entry["sha256"] for file, entry in artifact.ledger["files"].items()}
+        found = [
+            (f"{name}_step_{step}", step, {"sha256sums": one["sha256sums"]}, one["sha256"], one["held_out"])
+            for step, one in kept.items()
+        ]
+        found.append((name, steps, {"root_digest": artifact.root_digest}, files, last["held_out"]))
         return [
             {
-                "name": self._store.root.name,
+                "name": model,
                 "step": step,
-                "params": {"step": str(step), "parameters": str(artifact.statistics.get("parameters", ""))},
-                "tags": {"root_digest": artifact.root_digest, **files},
-                "metrics": [
-                    (f"held_out_bits_per_byte.{one['source']}", one["step"] + 1, one["bits_per_byte"]) for one in curve
-                ],
+                "params": {"step": str(step), "parameters": parameters},
+                "tags": digest | {f"sha256.{file}": sha256 for file, sha256 in sums.items()},
+                "metrics": [(f"{name}.{key}", step, value) for key, value in held_out.items()],
             }
+            for model, step, digest, sums, held_out in found
         ]

@@ -82,6 +82,10 @@ class CsvFile(_OneFile):
         """Write the table."""
         self._write(data.to_csv(**self._save_args))
 
+    def shape(self) -> tuple[int, int]:
+        """Return how many rows and columns the table has."""
+        return self._read().shape
+
     def preview(self, nrows: int = 100) -> TablePreview:
         """Return the first rows for kedro-viz."""
         return TablePreview(self._read(nrows=nrows).to_dict(orient="split"))

@@ -50,12 +50,14 @@ def decide(facts: SampleFacts, classes: Mapping[int, int] | None = None) -> Deci
     Args:
         classes: documents of the sample by class of the embedded scorer; None where it does not know the language.
     """
-    tokens = tokens_of_characters(facts.estimated_characters)
+    repeated = facts.duplicates / max(1, len(facts.lengths))  # the ingestion leaves them out
+    characters = round(facts.estimated_characters * (1 - repeated))
+    tokens = tokens_of_characters(characters)
     seq_length = window_length(facts.lengths, tokens)
     size = model_size(tokens)
     steps = training_steps(tokens, seq_length, size)
     return Decisions(
-        vocab_size=vocabulary_size(facts.estimated_characters),
+        vocab_size=vocabulary_size(characters),
         seq_length=seq_length,
         threshold=None if classes is None or facts.shape is not None else annotation_threshold(classes),
         held_out_share=held_out_share(facts.estimated_documents),

@@ -159,7 +159,7 @@ def _training(chosen: Decisions) -> Iterator[str]:
     yield f"    steps: {steps}    # of {BATCH_WINDOWS} windows: each token is read about {times:.1f} times"
     yield f"    warmup_steps: {chosen.warmup_steps}"
     if chosen.held_out_share:
-        yield f"    held_out: {{every_steps: {steps // 2}, curve_every_steps: {max(1, steps // 8)}}}"
+        yield f"    held_out: {{every_steps: {-(-steps // 2)}, curve_every_steps: {-(-steps // 8)}}}"
     else:
         yield "    held_out: null    # too few documents"
     yield "    samples: null    # the evaluation writes some, after the beginnings of held-out documents"

@@ -159,7 +159,7 @@ def look_at(places: Sequence[Path]) -> SampleFacts:
     if not sample.records:
         bad = ", ".join(f"{reason} {count}" for reason, count in sample.bad.items()) or "no row"
         raise NewEnvironmentError(
-            f"no row of {chosen.root} can be read ({bad}). See docs/guide.md, 'What can be read'."
+            f"no row of {chosen.root} can be read ({bad}){sample.first_bad}. See docs/guide.md, 'What can be read'."
         )
     shape = _shape(sample.records)
     column = "text" if shape is not None else _text_column(sample.records, chosen)
@@ -216,6 +216,7 @@ class _Sample(NamedTuple):
     records: list[dict[str, Any]]
     bad: Counter[str]
     share_read: float  # of the bytes of all files
+    first_bad: str = ""  # what is wrong with the first row that cannot be read
 
 
 def _reading(encoding: str | None) -> Reading:
@@ -227,6 +228,7 @@ def _read(files: Sequence[UpstreamFile], encoding: str | None) -> _Sample:
     step = max(1, -(-len(files) // SAMPLE_FILES))
     records: list[dict[str, Any]] = []
     bad: Counter[str] = Counter()
+    first_bad = ""
     text_bytes, bytes_read = 0, 0.0
     for file in files[::step]:
         size = file.location.stat().st_size
@@ -238,6 +240,7 @@ def _read(files: Sequence[UpstreamFile], encoding: str | None) -> _Sample:
                 break
             if isinstance(row, UnreadableRow):
                 bad[row.reason] += 1
+                first_bad = first_bad or f". {file.path}, row {row.number}: {row.detail}"
             elif isinstance(row.record, Mapping):
                 records.append(dict(row.record))
                 text_bytes += sum(len(value) for value in row.record.values() if isinstance(value, str))
@@ -249,7 +252,7 @@ def _read(files: Sequence[UpstreamFile], encoding: str | None) -> _Sample:
             continue
         break
     total = sum(file.location.stat().st_size for file in files)
-    return _Sample(records, bad, 1.0 if bytes_read >= total else max(bytes_read, 1) / total)
+    return _Sample(records, bad, 1.0 if bytes_read >= total else max(bytes_read, 1) / total, first_bad)
 
 
 _PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".jsonlines", ".json", ".csv", ".tsv")

@@ -112,7 +112,8 @@ def _consistent(ahead: Ahead) -> str:
 def _tokens(ahead: Ahead) -> str | None:
     """Add the bytes of the streams or raw shards, where the parameters say how many tokens they have."""
     subsampling, ingestion, packing = (ahead.groups.get(name) for name in ("subsampling", "ingestion", "packing"))
-    target = getattr(subsampling, "target_tokens", None)
+    # where nothing is scored, no documents are drawn and the target is not read
+    target = getattr(subsampling, "target_tokens", None) if "annotation" in ahead.groups else None
     mixture = None if ingestion is None else ingestion.active_mixture
     tokens = target if target is not None else None if mixture is None else mixture.target_total_tokens
     vocab_size = getattr(ahead.groups.get("tokenization"), "known_vocab_size", None)

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from everytoken.shards.shards import Shards, Zipped, part_name
     from everytoken.shards.store import Store
     from everytoken.shards.table_digests import TableDigest, stored_content, table_digest, type_name
+    from everytoken.shards.workers import JobGroup, JobQueue, JobShape, Slurm
     from everytoken.shards.writing import ROW_GROUP_ROWS, set_aside_path, write_rows
 
 __getattr__, __dir__ = exports(__name__, __file__)

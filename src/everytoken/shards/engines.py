@@ -9,7 +9,8 @@ that moment another try, each alone, so that the culprit is named. When the call
 workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
 workers end by themselves.
 
-``slurm`` runs them in jobs of a cluster (`everytoken.shards.workers.slurm`).
+``slurm`` runs them in jobs of a cluster (`everytoken.shards.workers.slurm`), and ``ray`` on the machines of a Ray
+cluster (`everytoken.shards.workers.ray_cluster`).
 
 A store of parts runs its part function in an engine. The function of an artifact runs in the caller. With a `RangeMap`
 it maps another function over ranges of the artifact, in the engine of its store.
@@ -365,14 +366,14 @@ class _OfNumbered:
         return self.function(task[1])
 
 
-EngineKind = Literal["inline", "processes", "slurm"]
+EngineKind = Literal["inline", "processes", "slurm", "ray"]
 
 
 def make_engine(kind: EngineKind, workers: int | Literal["cores"] = 1, **options: Any) -> Engine:
     """Return the engine that ``globals.yml: engine``, or ``engine`` of a catalog entry, names.
 
     Args:
-        options: of the kind ``slurm``; the others have none.
+        options: of the kinds ``slurm`` and ``ray``; the others have none.
 
     Raises:
         ShardsError: an unknown kind or option, fewer than one worker, or what the engine needs is not installed.
@@ -381,6 +382,10 @@ def make_engine(kind: EngineKind, workers: int | Literal["cores"] = 1, **options
         from everytoken.shards.workers import slurm_engine  # what a laptop does without
 
         return slurm_engine(workers=workers, **options)
+    if kind == "ray":
+        from everytoken.shards.workers import ray_engine
+
+        return ray_engine(workers=workers, **options)
     if options:
         raise ShardsError(f"engine.{sorted(options)[0]} is nothing that an engine of kind {kind!r} has. Remove it.")
     count = processes_of(kind, workers)
@@ -399,6 +404,6 @@ def processes_of(kind: EngineKind, workers: int | Literal["cores"] = 1, **option
     if kind not in get_args(EngineKind):
         known = ", ".join(map(repr, get_args(EngineKind)))
         raise ShardsError(f"engine.kind is {kind!r}; this version knows {known}")
-    if kind == "slurm":
+    if kind in ("slurm", "ray"):
         return 1  # its workers are on other machines; what cannot run there runs here, one after the other
     return 0 if kind == "inline" else count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -132,7 +132,8 @@ def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:
         back = which.removeprefix("last").removeprefix("~") or "0"
         if not back.isdecimal():
             raise TrackingError(f"run {which!r}: expected last, last~1, last~2, and so on")
-        counted = list(islice((run for run in store.runs() if _made(run, made)), int(back) + 1))
+        tags = {f"{MADE}.{name}" for name in made}
+        counted = list(islice((run for run in store.runs() if not made or tags & run.data.tags.keys()), int(back) + 1))
         if len(counted) <= int(back):
             of = f" that made one of {sorted(made)}" if made else ""
             raise TrackingError(f"run {which!r}: there are only {len(counted)} runs{of}")
@@ -155,19 +156,3 @@ def _of_same_pipelines(store: TrackingStore, run: Run) -> Run:
         f"no run before {run.info.run_id} ran the same pipelines ({pipelines}); "
         "give two runs: everytoken compare last~1 last"
     )
-
-
-def _made(run: Run, names: Collection[str]) -> bool:
-    return (
-        not names
-        or any(f"{MADE}.{name}" in run.data.tags for name in names)
-        or any(  # of version 0.1
-            name in names and tags.get("mlflow.data.context") == "output" for name, tags in _inputs(run)
-        )
-    )
-
-
-def _inputs(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield name and tags of each dataset that a run read or made."""
-    for entry in [] if run.inputs is None else run.inputs.dataset_inputs:
-        yield entry.dataset.name, {tag.key: tag.value for tag in entry.tags}

@@ -1,5 +1,7 @@
 """MLflow's SQLite file, written directly: the rows that its client writes, without the import of MLflow (3 seconds).
 
+Models, which only a training makes, are left to the client, and so is the look at runs of earlier processes.
+
 A record is one transaction, so two processes that write at once wait for each other.
 MLflow creates and upgrades the tables; a file with other tables than those of `SCHEMA` is left to its client.
 """
@@ -7,7 +9,6 @@ MLflow creates and upgrades the tables; a file with other tables than those of `
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import shutil
@@ -67,13 +68,6 @@ class DatabaseStore(TrackingStore):
             _set_tags(rows, run_id, {**tags, "mlflow.runName": name})
         return run_id
 
-    def status(self, run_id: str) -> str | None:
-        """Return FINISHED, FAILED, KILLED, RUNNING, or "deleted"; None: the store has no such run."""
-        query = "SELECT iif(lifecycle_stage = 'active', status, lifecycle_stage) FROM runs WHERE run_uuid = ?"
-        with transaction(self.database, _SEND_SECONDS) as rows:
-            found = rows.execute(query, (run_id,)).fetchone()
-        return found and str(found[0])
-
     def send(self, run_id: str, record: Mapping[str, Any], files: Path) -> None:
         """Write the rows of one record, or copy its file."""
         with transaction(self.database, _SEND_SECONDS) as rows:
@@ -92,8 +86,6 @@ class DatabaseStore(TrackingStore):
                     _set_tags(rows, run_id, values)
                 case {"dataset": dataset, "tags_of_dataset": values}:
                     _add_input(rows, run_id, experiment, dataset, values)
-                case {"model": model}:
-                    _add_model(rows, run_id, experiment, model)
                 case {"end": str(status), "time": end} if status == DISCARDED:
                     rows.execute(
                         "UPDATE runs SET status = 'FINISHED', end_time = ?, lifecycle_stage = 'deleted',"
@@ -102,14 +94,11 @@ class DatabaseStore(TrackingStore):
                     )
                 case {"end": status, "time": end}:
                     rows.execute("UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", (status, end, run_id))
-        if "file" in record:
-            self._send_file(run_id, record, files, urlsplit(artifacts))
-
-    def _send_file(self, run_id: str, record: Mapping[str, Any], files: Path, artifacts: Any) -> None:
-        if artifacts.scheme != "file":  # in a bucket
+        folder = urlsplit(artifacts)
+        if "model" in record or ("file" in record and folder.scheme != "file"):  # rare, or in a bucket
             super().send(run_id, record, files)
-        elif (file := files / record["file"]).exists():
-            copy = Path(unquote(artifacts.path)) / record["file"]
+        elif "file" in record and (file := files / record["file"]).exists():
+            copy = Path(unquote(folder.path)) / record["file"]
             copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(copy) as temporary:
                 shutil.copyfile(file, temporary)
@@ -122,6 +111,10 @@ class DatabaseStore(TrackingStore):
             )
             rows.execute(
                 "UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?) WHERE experiment_id = ?",
+                (experiment.artifacts + "/", location + "/", experiment.id),
+            )
+            rows.execute(
+                "UPDATE logged_models SET artifact_location = replace(artifact_location, ?, ?) WHERE experiment_id = ?",
                 (experiment.artifacts + "/", location + "/", experiment.id),
             )
 
@@ -176,45 +169,6 @@ def _add_input(
     ).fetchall()
     pairs = [(added_id, *pair) for (added_id,) in added for pair in tags.items()]
     rows.executemany("INSERT INTO input_tags (input_uuid, name, value) VALUES (?, ?, ?)", pairs)
-
-
-def _add_model(rows: sqlite3.Connection, run_id: str, experiment: int, model: Mapping[str, Any]) -> None:
-    """Add a logged model that is ready, as an output of its run; the same one may come twice."""
-    model_id = "m-" + hashlib.sha256(f"{run_id} {model['name']}".encode()).hexdigest()[:32]
-    location = "SELECT artifact_location FROM experiments WHERE experiment_id = ?"
-    folder = rows.execute(location, (experiment,)).fetchone()[0]
-    rows.execute(
-        "INSERT OR IGNORE INTO logged_models (model_id, experiment_id, name, artifact_location, creation_timestamp_ms,"
-        " last_updated_timestamp_ms, status, lifecycle_stage, model_type, source_run_id)"
-        " VALUES (?, ?, ?, ?, ?, ?, 2, 'active', '', ?)",
-        (
-            *(model_id, experiment, model["name"], f"{folder}/models/{model_id}/artifacts"),
-            *(model["time"], model["time"], run_id),
-        ),
-    )
-    for table, column in (("params", "param"), ("tags", "tag")):
-        rows.executemany(
-            f"INSERT OR IGNORE INTO logged_model_{table} (model_id, experiment_id, {column}_key, {column}_value)"
-            " VALUES (?, ?, ?, ?)",
-            [(model_id, experiment, *pair) for pair in model[table].items()],
-        )
-    name, digest = model["dataset"]
-    of_dataset = "SELECT dataset_uuid FROM datasets WHERE experiment_id = ? AND name = ? AND digest = ?"
-    dataset = rows.execute(of_dataset, (experiment, name, digest)).fetchone() or (None,)
-    rows.executemany(
-        "INSERT OR IGNORE INTO logged_model_metrics (model_id, metric_name, metric_timestamp_ms, metric_step,"
-        " metric_value, experiment_id, run_id, dataset_uuid, dataset_name, dataset_digest)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (model_id, key, time, step, _stored(value), experiment, run_id, *dataset, name, digest)
-            for key, value, time, step in model["metrics"]
-        ],
-    )
-    rows.execute(
-        "INSERT OR IGNORE INTO inputs (input_uuid, source_type, source_id, destination_type, destination_id, step)"
-        f" VALUES ({_NEW_ID}, 'RUN_OUTPUT', ?, 'MODEL_OUTPUT', ?, ?)",
-        (run_id, model_id, model["step"]),
-    )
 
 
 @contextlib.contextmanager

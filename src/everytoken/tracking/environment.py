@@ -78,11 +78,10 @@ def packages() -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """Return host, CPU model, cores (of the machine, and usable by this process), memory and platform."""
+    """Return CPU model, cores (of the machine, and usable by this process), memory and platform."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "host.name": platform.node(),
         "host.cpu": processor_name(),
         "host.cores": str(os.cpu_count()),
         "host.cores_usable": str(usable),

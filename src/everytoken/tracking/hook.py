@@ -43,7 +43,7 @@ from everytoken.tracking.delivery import deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain, shorten
 from everytoken.tracking.opening import TrackingSettings, open_store
-from everytoken.tracking.run import NOTHING, TrackedModel, TrackedRun, contents, is_figure, local_path, state_of
+from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path, state_of
 from everytoken.tracking.store import DISCARDED, mlflow_environment
 from everytoken.tracking.system import system_metrics
 
@@ -83,11 +83,6 @@ class TrackingHook:
         self._changed: dict[str, bool] = {}  # of each dataset that was saved, whether it was made
         self._held: dict[str, str] = {}  # digest of each dataset
         self._before: object = None
-
-    def _held_out(self) -> tuple[str, str]:
-        """Return the held-out documents of the run, name and digest."""
-        found = [(name, digest) for name, digest in self._held.items() if name.startswith("held_out_documents")]
-        return found[0] if found else ("", "")
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -130,10 +125,9 @@ class TrackingHook:
     def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Record an output, and by its name as metrics, series or artifact."""
         dataset = self._catalog.get(dataset_name)
-        if hasattr(dataset, "state"):
-            self._changed.setdefault(dataset_name, False)
-        if not isinstance(dataset, MemoryDataset) and state_of(dataset) != self._before:
-            self._changed[dataset_name] = True
+        is_changed = not isinstance(dataset, MemoryDataset) and state_of(dataset) != self._before
+        if is_changed or hasattr(dataset, "state"):
+            self._changed[dataset_name] = is_changed
         if isinstance(data, list | dict) and not data:  # a report on what is switched off
             return
         run, dataset = self._record(dataset_name, "output")
@@ -150,8 +144,10 @@ class TrackingHook:
             run.log_series(metric_points(stem, data, dataset_name), dataset_name)
         elif kind in _FOLDERS and (path := local_path(dataset)) is not None:
             run.log_file(path, f"{_FOLDERS[kind]}/{dataset_name}{path.suffix}")
-        for model in dataset.models() if hasattr(dataset, "models") else ():
-            run.log_model(TrackedModel(**model), self._held_out())
+        if hasattr(dataset, "models") and self._changed[dataset_name]:
+            held_out = [held for held in self._held.items() if held[0].startswith("held_out_documents")]
+            for model in dataset.models():
+                run.log_model(model, held_out[0] if held_out else ("", ""))
 
     @hook_impl(wrapper=True)
     def after_pipeline_run(self) -> Generator[None, Any, Any]:
@@ -184,7 +180,9 @@ class TrackingHook:
             self._while_open.enter_context(mlflow_environment())
             for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
                 logger.warning("Tracking: %s", delivery)
-            tags = {**_tags(context, run_params), **_seed_tag(tree)}
+            tags = _tags(context, run_params)
+            if seeds := [f"{'.'.join(path)}={value}" for path, value in leaves(tree) if path[-1] == "seed"]:
+                tags["seed"] = ", ".join(seeds)
             self._run = TrackedRun(store, _run_name(context, run_params), tags)
             logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
@@ -251,13 +249,6 @@ class TrackingHook:
                 run.end(status)
 
 
-def _seed_tag(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tag ``seed``: each seed of the parameters, by name."""
-    seeds = [(".".join(path), value) for path, value in leaves(tree) if path[-1] == "seed"]
-    shown = ", ".join(f"{name}={value}" for name, value in seeds)
-    return {"seed": shown} if seeds else {}
-
-
 def tracking_settings(context: KedroContext) -> TrackingSettings:
     """Return ``mlflow.yml`` of the environment."""
     try:
@@ -316,8 +307,6 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any]) -> dict[str, str
         "kedro.run_id": run_params["run_id"],
         "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
         "kedro.selection": json.dumps({key: plain(run_params[key]) for key in _SELECTION if run_params[key]}),
-        "kedro.project": str(context.project_path),
-        "working_folder": str(Path.cwd()),
         "version.python": platform.python_version(),
         **{f"version.{name}": installed[name] for name in environment.KEY_PACKAGES if name in installed},
         **environment.machine(),

@@ -98,7 +98,15 @@ def _store(project: Path, uri: str) -> TrackingStore:
 def _experiment(store: TrackingStore, settings: TrackingSettings, project: Path) -> Experiment:
     """Return the experiment, created if it is missing, with its artifacts where the project is now."""
     location = settings.artifact_location(project, store.uri)
-    found = store.experiment(settings.experiment) or _created(store, settings.experiment, location)
+    found = store.experiment(settings.experiment)
+    if found is None:
+        try:
+            store.client.create_experiment(settings.experiment, location)
+        except Exception:  # another process may have been faster
+            if store.experiment(settings.experiment) is None:
+                raise
+        found = store.experiment(settings.experiment)
+        assert found is not None, "it exists now"
     if found.stage != "active":
         raise TrackingError(
             f"experiment {settings.experiment!r} is deleted in {store.shown}. Restore it with "
@@ -118,14 +126,3 @@ def _follow_moved_project(store: DatabaseStore, found: Experiment, location: str
     if found.artifacts != location:
         store.move_artifacts(found, location)
         logger.warning("The project has moved: artifacts are looked for in %s, not in %s", location, found.artifacts)
-
-
-def _created(store: TrackingStore, name: str, location: str | None) -> Experiment:
-    try:
-        store.client.create_experiment(name, location)
-    except Exception:  # another process may have been faster
-        if store.experiment(name) is None:
-            raise
-    found = store.experiment(name)
-    assert found is not None, "it is there now"
-    return found

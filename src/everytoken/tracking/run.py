@@ -91,24 +91,6 @@ def local_path(dataset: Any) -> Path | None:
     return Path(str(dataset._get_load_path() if getattr(dataset, "_version", None) else path))
 
 
-@dataclass(frozen=True)
-class TrackedModel:
-    """A model that a run made.
-
-    Attributes:
-        step: of the training that it is of.
-        params: texts by name.
-        tags: digests by name.
-        metrics: key, step and value, on held-out documents.
-    """
-
-    name: str
-    step: int
-    params: Mapping[str, str]
-    tags: Mapping[str, str]
-    metrics: Sequence[Point]
-
-
 MADE = "made"
 """What is before the name of a dataset in the tag of a run that made it."""
 
@@ -181,11 +163,6 @@ class TrackedRun:
             if known is None:
                 self._put_dataset(name, held, context, source, is_data)
                 self._digests[name] = held.digest
-
-    def _log_datasets(self) -> None:
-        """Record what was read and made, as the artifact ``datasets.json``."""
-        if self._datasets:
-            self.log_text(json.dumps(self._datasets, indent=1, ensure_ascii=False) + "\n", "datasets.json")
 
     def _put_dataset(self, name: str, held: Contents, context: str, source: str, is_data: bool) -> None:
         rows = {} if held.rows is None else {"rows": held.rows}
@@ -263,16 +240,18 @@ class TrackedRun:
         self.set_tag("error", f"{type(error).__name__}: {error}", complete_in="traceback.txt")
         self.log_text(redacted("".join(traceback.format_exception(error))), "traceback.txt")
 
-    def log_model(self, model: TrackedModel, dataset: tuple[str, str]) -> None:
-        """Record a model that was made, with its metrics on a dataset (name and digest)."""
-        now = int(time.time() * 1000)
-        metrics = [(flat_key(key), value, now, step) for key, step, value in model.metrics]
-        record = {"name": model.name, "step": model.step, "time": now, "params": dict(model.params)}
-        tags = {key: redacted(value) for key, value in model.tags.items()}
-        name, digest = dataset
-        self._sender.put(
-            {"model": {**record, "tags": tags, "metrics": metrics, "dataset": [name, digest[:_DIGEST_LIMIT]]}}
-        )
+    def log_model(self, model: Mapping[str, Any], dataset: tuple[str, str]) -> None:
+        """Record a model that was made.
+
+        Args:
+            model: ``name``, ``step`` of its training, ``params``, ``tags`` (digests), and ``metrics``: key, step and
+                value on held-out documents.
+            dataset: name and digest of these documents.
+        """
+        now, (name, digest) = int(time.time() * 1000), dataset
+        metrics = [(flat_key(key), value, now, step) for key, step, value in model["metrics"]]
+        shown = {**model, "metrics": metrics, "dataset": [name, digest[:_DIGEST_LIMIT]]}
+        self._sender.put({"model": shown})
 
     def discard(self) -> None:
         """End the run and delete it: nothing was made."""
@@ -281,7 +260,8 @@ class TrackedRun:
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
-        self._log_datasets()
+        if self._datasets:
+            self.log_text(json.dumps(self._datasets, indent=1, ensure_ascii=False) + "\n", "datasets.json")
         if self._figures:
             self.log_text(_page(self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})

@@ -140,15 +140,19 @@ class TrackingStore:
         client, name = self.client, model["name"]
         of_run = f"source_run_id = '{run_id}' AND name = '{name}'"
         found = client.search_logged_models([self.experiment_id], filter_string=of_run)
-        if not found:
-            made = client.create_logged_model(self.experiment_id, name, run_id, model["tags"], model["params"])
-            client.log_outputs(run_id, [LoggedModelOutput(made.model_id, model["step"])])
+        made = (
+            found[0]
+            if found
+            else client.create_logged_model(self.experiment_id, name, run_id, model["tags"], model["params"])
+        )
+        if str(made.status) != "READY":  # new, or of a process that was killed here
+            outputs = client.get_run(run_id).outputs
+            if outputs is None or made.model_id not in {output.model_id for output in outputs.model_outputs}:
+                client.log_outputs(run_id, [LoggedModelOutput(made.model_id, model["step"])])
             client.finalize_logged_model(made.model_id, "READY")
-        model_id = found[0].model_id if found else made.model_id
-        known = found[0].metrics or [] if found else []
-        has = {(metric.key, metric.step) for metric in known}
+        has = {(metric.key, metric.step) for metric in made.metrics or ()}
         metrics = [
-            Metric(key, value, time, step, model_id, *model["dataset"])
+            Metric(key, value, time, step, made.model_id, *model["dataset"])
             for key, value, time, step in model["metrics"]
             if (key, step) not in has
         ]

@@ -17,6 +17,10 @@ class NonFiniteError(TrainingError):
     """A loss, a gradient or what a model computes is infinite or not a number."""
 
 
+class TrainingStopped(TrainingError):
+    """A run was asked to stop, and has left a checkpoint of its last step: the same command goes on from it."""
+
+
 LOWER_RATE = (
     "lower optimisation.learning_rate or lengthen optimisation.warmup_steps; a run is deterministic, so going on from "
     "a checkpoint with the same parameters comes here again"

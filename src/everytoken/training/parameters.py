@@ -131,7 +131,8 @@ class CheckpointParameters(BaseModel):
 
     ``folder``: of all runs, each in a folder of its own below it. ``every_steps``: a checkpoint after so many steps
     (and after the last). The two newest stay, and each whose step is a multiple of ``milestone_steps`` (null: none).
-    ``mirror``: a second folder that gets a copy of each; null for none.
+    ``mirror``: a second folder that gets a copy of each; null for none. ``form``: "whole" (the first process gathers
+    model and optimiser, 12 bytes a parameter in float32) or "sharded" (with FSDP2 each process writes its own part).
     """
 
     model_config = _FROZEN
@@ -140,6 +141,7 @@ class CheckpointParameters(BaseModel):
     every_steps: int = Field(gt=0)
     milestone_steps: int | None = Field(default=None, gt=0)
     mirror: str | None = None
+    form: Literal["whole", "sharded"] = "whole"
 
 
 class DistributionParameters(BaseModel):

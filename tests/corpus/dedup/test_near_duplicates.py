@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from datasketch import MinHash
+from datasketch.hashfunc import sha1_hash32
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.dedup.duplicates import DedupRules, Duplicates, find_duplicates
@@ -108,6 +114,20 @@ def test_a_long_text_is_hashed_a_few_shingles_at_a_time(monkeypatch: pytest.Monk
     at_once = buckets_of(text_of(1), NEAR)
     monkeypatch.setattr("everytoken.corpus.dedup.near_duplicates._SHINGLES_AT_ONCE", 7)
     assert buckets_of(text_of(1), NEAR) == at_once
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(st.sampled_from("aäßİ1_中. \n\ud800"), max_size=40), max_size=6), st.integers(1, 4))
+def test_signatures_are_those_of_datasketch(texts: list[str], words: int) -> None:
+    near = NEAR.model_copy(update={"bands": 128, "shingle_words": words})  # a bucket for each number
+    for text in texts:
+        found = re.findall(r"\w+", text.casefold())
+        sketch = MinHash(num_perm=128, seed=near.seed, hashfunc=sha1_hash32, scheme="affine32")
+        for start in range(max(1, len(found) - words + 1) if found else 0):
+            sketch.update(" ".join(found[start : start + words]).encode("utf-8", "surrogatepass"))
+        numbers = [band.to_bytes(4, "little") + value.tobytes() for band, value in enumerate(sketch.hashvalues)]
+        expected = [blake2b(number, digest_size=16).digest() for number in numbers] if found else None
+        assert buckets_of(text, near) == expected
 
 
 def test_buckets_are_what_they_were() -> None:

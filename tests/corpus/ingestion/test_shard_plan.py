@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
-from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_shard_plan, part_values, shard_order
+from everytoken.corpus.ingestion.plan import (
+    PlanParameters,
+    ShardPlan,
+    first_parts,
+    make_shard_plan,
+    part_values,
+    shard_order,
+)
+from everytoken.corpus.ingestion.planned_shards import ShardRange
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
@@ -59,6 +67,32 @@ def test_disjoint_slices_share_nothing_and_make_up_the_whole(n_total: int, seed:
     assert not set(first) & set(second)
     assert first + second == shard_order(n_total, plan_parameters(seed=seed))
     assert sorted(first + second) == list(range(n_total))
+
+
+@given(st.integers(0, 99), st.integers(1, 9))
+def test_a_trial_has_the_first_parts_of_the_plan_and_the_first_of_each_source(seed: int, count: int) -> None:
+    listed = [[ShardRange(source=name, path=f"{i}", shard_index=i, first_row=0, rows=None)] for name, i in _SHARDS]
+    order = shard_order(len(listed), plan_parameters(seed=seed, n_shards=8))
+    tried = first_parts(order, listed, count)
+    assert tried[:count] == order[:count]
+    rest = [listed[index][0]["source"] for index in tried[count:]]
+    known = {listed[index][0]["source"] for index in order[:count]}
+    assert len(rest) == len(set(rest)) and not known & set(rest), "only sources that had none, once"
+    assert known | set(rest) == {listed[index][0]["source"] for index in order}
+
+
+_SHARDS = [("a", 0), *(("b", i) for i in range(3)), *(("c", i) for i in range(6))]
+
+
+def test_a_plan_says_that_it_is_of_a_trial(tmp_path: Path) -> None:
+    for name in "ab":
+        write_rows(tmp_path / f"{name}/x.jsonl", 8)
+    sources, files = sources_and_files(tmp_path, a=2, b=2)
+    whole = make_shard_plan(sources, files, plan_parameters(), LIMITS)
+    tried = make_shard_plan(sources, files, plan_parameters(try_parts=1), LIMITS)
+    assert "try_parts" not in whole["parameters"] and tried["parameters"]["try_parts"] == 1
+    assert tried["n_total"] == whole["n_total"] == 8
+    assert tried["shards"][0] == whole["shards"][0] and len(tried["shards"]) == 2
 
 
 def test_a_negative_seed_is_refused_because_its_order_is_that_of_the_positive_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, get_args
 
 import pytest
@@ -65,35 +66,35 @@ def test_what_is_not_trained_is_in_the_text_and_in_no_span() -> None:
     assert [document.text[start:end] for start, end in document.assistant_spans or ()] == ["It is 4.</>"]
 
 
-@pytest.mark.parametrize(
-    ("record", "detail"),
-    [
-        (chat({"weight": 0.5}), "'weight' of messages[1] is 0.5, expected 0 or 1"),
-        (chat({"train": "no"}), "'train' of messages[1] is no, expected 0 or 1"),
-        (chat({"weight": 0, "train": True}), "'train' of messages[1] is True, and another key there says the opposite"),
-        (chat({}, loss_mask=[0, 1, 1]), "'loss_mask' of the record has 3 entries, and the chat 1 turns"),
-        (chat({}, loss_mask=[1, 1]), "trains another role than the assistant"),
-        (chat({}, loss_mask=[0.5]), "has an entry that is neither 0 nor 1"),
-        (chat({}, loss=2.31), "'loss' of the record is 2.31"),
-        (chat({}, label=1), "'label' of the record is int, expected true or false"),
-        (chat({}, label=False), "chat_not_wanted: 'label' of the record is false"),
-        (chat({}, kto_tag=False), "chat_not_wanted: 'kto_tag' of the record is false"),
-        (chat({}, images=["1.jpg"]), "'images' of the record carries meaning that shape messages does not read"),
-        (chat({"image": b"x"}), "'image' of messages[1] carries meaning"),
-        (chat({}, history=[["a", "b"]]), "'history' of the record carries meaning"),
-        (chat({"thinking": True}), "'thinking' of messages[1] is bool, expected a string"),
-        (chat({"thinking": "a", "reasoning": "b"}), "'thinking' of messages[1] differs from another key"),
-        (chat({}, tools="none"), "'tools' of the record is no JSON with distinct keys"),
-        (chat({}, tools='[{"name": "f", "name": "g"}]'), "is no JSON with distinct keys"),
-        (chat({}, tools="[" * 100_000), "is no JSON with distinct keys"),
-        (chat({}, tools=["f"]), "'tools' of the record is list, expected a list of objects"),
-        (chat({}, tools=[{"name": "f"}], functions=[{"name": "f"}]), "'tools' of the record is given with 'functions'"),
-        (chat({"tools": [{"name": "f"}]}), "'tools' of messages[1] is of role assistant, expected system"),
-        (chat({}, chosen=[{"role": "assistant", "content": "x"}]), "'chosen' of the record is list"),
-        ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "trains role user"),
-        ({"messages": [{"role": "user", "content": "x", "reasoning": "y"}]}, "is of role user, expected assistant"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (chat({"weight": 0.5}), "'weight' of messages[1] is 0.5, expected 0 or 1"),
+    (chat({"train": "no"}), "'train' of messages[1] is no, expected 0 or 1"),
+    (chat({"weight": 0, "train": True}), "'train' of messages[1] is True, and another key there says the opposite"),
+    (chat({}, loss_mask=[0, 1, 1]), "'loss_mask' of the record has 3 entries, and the chat 1 turns"),
+    (chat({}, loss_mask=[1, 1]), "trains another role than the assistant"),
+    (chat({}, loss_mask=[0.5]), "has an entry that is neither 0 nor 1"),
+    (chat({}, loss=2.31), "'loss' of the record is 2.31"),
+    (chat({}, label=1), "'label' of the record is int, expected true or false"),
+    (chat({}, label=False), "chat_not_wanted: 'label' of the record is false"),
+    (chat({}, kto_tag=False), "chat_not_wanted: 'kto_tag' of the record is false"),
+    (chat({}, images=["1.jpg"]), "'images' of the record carries meaning that shape messages does not read"),
+    (chat({"image": b"x"}), "'image' of messages[1] carries meaning"),
+    (chat({}, history=[["a", "b"]]), "'history' of the record carries meaning"),
+    (chat({"thinking": True}), "'thinking' of messages[1] is bool, expected a string"),
+    (chat({"thinking": "a", "reasoning": "b"}), "'thinking' of messages[1] differs from another key"),
+    (chat({}, tools="none"), "'tools' of the record is no JSON with distinct keys"),
+    (chat({}, tools='[{"name": "f", "name": "g"}]'), "is no JSON with distinct keys"),
+    (chat({}, tools="[" * 100_000), "is no JSON with distinct keys"),
+    (chat({}, tools=["f"]), "'tools' of the record is list, expected a list of objects"),
+    (chat({}, tools=[{"name": "f"}], functions=[{"name": "f"}]), "'tools' of the record is given with 'functions'"),
+    (chat({"tools": [{"name": "f"}]}), "'tools' of messages[1] is of role assistant, expected system"),
+    (chat({}, chosen=[{"role": "assistant", "content": "x"}]), "'chosen' of the record is list"),
+    ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "trains role user"),
+    ({"messages": [{"role": "user", "content": "x", "reasoning": "y"}]}, "is of role user, expected assistant"),
+]
+
+
+@pytest.mark.parametrize(("record", "detail"), REFUSED)
 def test_what_cannot_be_honoured_is_named_with_its_place(record: dict[str, Any], detail: str) -> None:
     assert detail in refusal(record)
 
@@ -108,6 +109,71 @@ def test_ignoring_the_key_that_a_refusal_names_reads_the_chat() -> None:
         assert read_chat(without_keys(record, "messages", [name]), "messages") == read_chat(chat({}), "messages")
 
 
+SYSTEM = {"role": "system", "content": "", "tools": [{"name": "g"}]}
+THINKING = {"type": "thinking", "text": "b"}
+LABELS = ("label", "kto_tag")
+MORE: list[tuple[Shape, dict[str, Any]]] = [
+    ("alpaca", {"instruction": "a", "output": "b", "history": [["a"]]}),
+    ("alpaca", {"instruction": "a", "output": "b", "chosen": "c", "rejected": "d"}),
+    (
+        "messages",
+        {"messages": [{"role": "assistant", "reasoning": "a", "content": [THINKING]}]},
+    ),
+    (
+        "messages",
+        chat({}, tools=[{"name": "f"}], messages=[SYSTEM]),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "record"),
+    [
+        *(("messages", record) for record, _ in REFUSED if record.get("label", record.get("kto_tag")) is not False),
+        *MORE,
+    ],
+)
+def test_a_chat_is_read_when_each_refusal_is_answered_as_it_says(shape: Shape, record: dict[str, Any]) -> None:
+    ignored: list[str] = []
+    for _ in range(3):
+        try:
+            document = render_conversation(None, record, renderer(shape, ignore=ignored))
+        except BadRow as error:
+            found = re.search(
+                r"'(\w+)' of .*\. Name it in the renderer's ignore to read the chat without it$", str(error)
+            )
+            assert found, error
+            ignored.append(found[1])
+    assert ignored and document.text
+
+
+def test_turns_and_templates_are_changed_as_a_refusal_says() -> None:
+    tools = [{"role": "system", "content": "a"}, {"role": "system", "content": "b", "tools": [{"name": "f"}]}]
+    weights = [{"role": "assistant", "content": "a", "weight": 0}, {"role": "assistant", "content": "b"}]
+    for messages in (tools, weights):
+        record = {"messages": messages}
+        merging = {"empty": "keep", "neighbours": "merge", "opening": "any", "unanswered": "keep"}
+        with pytest.raises(BadRow, match=r"Set rules.neighbours to keep$"):
+            render_conversation(None, record, renderer("messages", rules=merging))
+        assert render_conversation(None, record, renderer("messages", rules=merging | {"neighbours": "keep"})).text
+    for what, record in (("reasoning", chat({"thinking": "x"})), ("tools", chat({}, tools=[{"name": "f"}]))):
+        without = {key: value for key, value in RENDERS.items() if key != what}
+        with pytest.raises(BadRow, match=rf"Set template.{what} to its marks, or to leave_out$"):
+            render_conversation(None, record, renderer("messages", template=without))
+        for rule in (RENDERS[what], "leave_out"):
+            assert render_conversation(None, record, renderer("messages", template={**without, what: rule})).text
+
+
+def test_parts_are_put_in_the_order_that_a_refusal_names() -> None:
+    parts = [{"type": kind, "text": kind} for kind in ("thinking", "text", "tool_call")]
+    for order in ([1, 0, 2], [2, 1], [0, 2, 1], [2, 0]):
+        record = {"messages": [{"role": "assistant", "content": [parts[at] for at in order]}]}
+        assert refusal(record).endswith("Put them in this order in the file: reasoning, text, calls of tools")
+        assert read_chat(
+            {"messages": [{"role": "assistant", "content": [parts[at] for at in sorted(order)]}]}, "messages"
+        )
+
+
 # --- reasoning, tools, what was said before
 
 
@@ -119,7 +185,7 @@ def test_typed_parts_are_reasoning_text_and_calls_in_this_order() -> None:
     ]
     (turn,) = read_chat({"messages": [{"role": "assistant", "content": parts}]}, "messages")
     assert turn == Turn("assistant", 'Look.\n{"name": "f"}', "Think.")
-    assert "Parts are read as reasoning, then text" in refusal(
+    assert "Put them in this order in the file: reasoning, text" in refusal(
         {"messages": [{"role": "assistant", "content": parts[::-1]}]}
     )
     anthropic = {

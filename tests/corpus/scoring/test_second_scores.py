@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.documents import SCORED_DOCUMENTS
-from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.errors import SamplingError, ScoringError
 from everytoken.corpus.sampling.splits import estimate_part_tokens
 from everytoken.corpus.scoring.score import score_part
 from everytoken.corpus.scoring.second_scores import score_part_with_second, scorer_in
@@ -104,6 +104,70 @@ def test_a_classifier_is_brought_as_part_of_the_scorer(tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes()[:-4] + b"\0\0\1\0")
     again = prepare_scorer(kept, {}, parameters)
     assert again.recipe is not None and again.recipe.fingerprint([]) != gathered.ledger["fingerprint"]
+
+
+def classified(folder: Path, labels: int, label: str | None, **changes: Any) -> tuple[list[str], Any]:
+    """Score texts by a classifier with so many labels as the pipeline does; return them and the second scores."""
+    source = save_modernbert(folder / "model", labels=labels, **changes)
+    model = {"model": {"kind": "folder", "path": str(source)}, "label": label}
+    alone = {"tokens_per_call": 32}  # products with two or three columns round by the place of a row on some CPUs
+    given = transformer().model_dump(mode="json") | model | alone
+    parameters = annotation(fetched=str(folder / "raw"), second_scores={"quality": given})
+    texts = [text for text in some_texts(30) if text]
+    kept = stored(folder / "documents", [[Document(str(row), text=text) for row, text in enumerate(texts)]])
+    store = ArtifactStore(folder / "scorer")
+    store.save(prepare_scorer(kept, {}, parameters))
+    scored = Store(folder / "scored")
+    scored.save(score_documents(kept, store.load(), parameters), Inline())
+    return texts, scored.load().parts[0].table(["quality"]).column(0).to_numpy()
+
+
+MULTI = {"problem_type": "multi_label_classification"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "changes"),
+    [
+        (1, None, {"problem_type": "regression"}),
+        (2, None, {}),
+        (2, "LABEL_0", {}),
+        (4, None, {}),
+        (9, "LABEL_7", {}),
+        (3, "LABEL_2", MULTI),
+    ],
+)
+def test_a_classifier_of_any_labels_is_a_second_score(
+    tmp_path: Path, labels: int, label: str | None, changes: dict[str, Any]
+) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+    texts, scores = classified(tmp_path, labels, label, **changes)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    with torch.inference_mode():
+        logits = torch.cat(
+            [model(**tokenizer(text, return_tensors="pt", max_length=128, truncation=True)).logits for text in texts]
+        ).float()
+    if labels == 1:
+        expected = logits[:, 0]
+    elif changes is MULTI:
+        expected = torch.sigmoid(logits)[:, 2]
+    else:
+        probabilities = torch.softmax(logits, dim=-1)
+        number = None if label is None else int(label.removeprefix("LABEL_"))
+        expected = probabilities @ torch.arange(labels).float() if number is None else probabilities[:, number]
+    np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-3, atol=1e-4)
+    assert len(set(scores.tolist())) > 5
+
+
+def test_a_label_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(ScoringError, match=r"has 0 labels 'good' among .*LABEL_1.*Set label to the name"):
+        classified(tmp_path / "none", 2, "good")
+    with pytest.raises(ScoringError, match=r"no expected one. Set label to one of \['LABEL_0', 'LABEL_1', 'LABEL_2'\]"):
+        classified(tmp_path / "multi", 3, None, **MULTI)
+    texts, scores = classified(tmp_path / "named", 3, "LABEL_0", **MULTI)
+    assert len(scores) == len(texts)
 
 
 @pytest.mark.parametrize("name", ["text", "safety_score", "first", "Quality", "a-b"])

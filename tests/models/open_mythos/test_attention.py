@@ -9,7 +9,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from everytoken.models.elementwise import rope_tables
 from everytoken.models.open_mythos.attention import LatentAttention, make_attention
 from everytoken.seeds import torch_generator
-from tests.models.open_mythos.tiny import ATTENTIONS, GQA, MLA, shape
+from tests.models.open_mythos.tiny import ATTENTIONS, GQA, MLA, OFF, PONDER, random_tokens, shape, tiny
 
 
 def normal(*size, key=0):
@@ -123,3 +123,15 @@ def test_no_matrix_of_all_scores_is_made(attention):
     with torch.no_grad(), Watch():
         made.attend(*made.project(normal(1, seq, 32).float(), cos, sin), None)
     assert largest < seq * seq / 4
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
+@pytest.mark.parametrize("halting", [OFF, PONDER])
+def test_a_block_returns_no_view(attention, halting):
+    """FSDP2 has hooks on what a block returns, and an operation in place on a view would drop them."""
+    model, returned = tiny(attention=attention, halting=halting), []
+    for block in model.layers():
+        block.register_forward_hook(lambda module, inputs, out: returned.extend([out[0], *out[1]]))
+    model(random_tokens(2, 9))
+    assert len(returned) == 3 * (1 + 4 + 1)
+    assert all(x.requires_grad and not x._is_view() for x in returned)

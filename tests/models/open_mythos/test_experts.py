@@ -5,7 +5,7 @@ import torch
 
 from everytoken.models.elementwise import swiglu
 from everytoken.models.open_mythos.balance import LoadCounter, balance_values
-from everytoken.models.open_mythos.dispatch import grouped, in_padded_groups, one_by_one, routed
+from everytoken.models.open_mythos.dispatch import grouped, in_blocks, in_padded_groups, one_by_one, routed
 from everytoken.models.open_mythos.experts import MixtureOfExperts, Routing
 from everytoken.models.parameters import ExpertsParameters
 from everytoken.seeds import torch_generator
@@ -68,6 +68,29 @@ def test_all_ways_to_dispatch_agree_also_where_experts_have_no_row(dtype):
         for one, two in zip(results[0], other, strict=True):
             torch.testing.assert_close(two, one, rtol=tolerance, atol=tolerance)
     assert not results[0][2][1].any() and torch.isfinite(results[0][2]).all()
+
+
+@pytest.mark.parametrize("n_experts", [4, 16])
+def test_rows_of_zeros_that_fill_a_block_change_neither_values_nor_gradients(n_experts):
+    experts, x = mixture(n_experts=n_experts), normal(3, 150, D).requires_grad_()
+    running = torch.rand(3, 150, generator=torch_generator(0, "running")) < 0.8
+    weights, inputs = normal(3, 150, D, key=1) * running.unsqueeze(-1), [x, *experts.parameters()]
+    found, expected = experts(x, running)[0], dense(experts, x)
+    torch.testing.assert_close(found, expected * running.unsqueeze(-1), rtol=0, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), inputs),
+        torch.autograd.grad((expected * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_products_have_few_numbers_of_rows_except_where_a_few_rows_are_read():
+    computed = set()
+    for count in range(640):
+        out = in_blocks(torch.zeros(count, 2), lambda rows: computed.add(len(rows)) or rows)
+        assert len(out) == count
+    assert computed == {*range(64), *range(64, 641, 64)}
 
 
 def test_identical_experts_are_one_whatever_the_routing():

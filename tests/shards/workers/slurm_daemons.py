@@ -1,4 +1,4 @@
-"""Real daemons of Slurm on this machine, in a folder of their own: a node with four CPUs and two devices as GPUs."""
+"""Real daemons of Slurm on this machine, in a folder of their own: nodes with four CPUs and two devices as GPUs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -44,8 +43,8 @@ KillWait=2
 MaxArraySize=101
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 Gres=gpu:2 State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=60 State=UP
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 
 
@@ -57,8 +56,11 @@ def require_slurm() -> None:
         pytest.skip("the daemons of Slurm run as root")
 
 
-def _free_ports() -> list[int]:
-    sockets = [socket.socket() for _ in range(2)]
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=2000 Gres=gpu:2"
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
     ports = [one.getsockname()[1] for one in sockets]
@@ -68,30 +70,34 @@ def _free_ports() -> list[int]:
 
 
 @contextmanager
-def slurm_daemons(folder: Path) -> Iterator[Path]:
-    """Start munged, slurmctld and slurmd; give the path of their configuration, for ``SLURM_CONF``."""
+def slurm_daemons(folder: Path, nodes: int = 1) -> Iterator[Path]:
+    """Start munged, slurmctld and a slurmd a node; give the path of their configuration, for ``SLURM_CONF``."""
     host = socket.gethostname().split(".")[0]
-    for name in ("state", "spool"):
+    names = [f"node{number}" for number in range(nodes)]
+    for name in ("state", *(f"spool.{name}" for name in names)):
         (folder / name).mkdir()
     for gpu in ("gpu0", "gpu1"):
         os.mknod(folder / gpu, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
-    (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File={folder}/gpu[0-1]\n")
+    (folder / "gres.conf").write_text(f"NodeName={','.join(names)} Name=gpu File={folder}/gpu[0-1]\n")
     conf = folder / "slurm.conf"
-    conf.write_text(_CONF.format(host=host, folder=folder, ports=_free_ports()))
+    ports = _free_ports(1 + nodes)
+    lines = [_NODE.format(name=name, host=host, port=port) for name, port in zip(names, ports[1:], strict=True)]
+    conf.write_text(_CONF.format(host=host, folder=folder, ports=ports, nodes="\n".join(lines)))
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
     options = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     munge = [f"--{option}={folder}/munge.{name}" for option, name in options.items()]
     environment = {**os.environ, "SLURM_CONF": str(conf)}
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        for command in (["munged", "--foreground", "--force", *munge], ["slurmctld", "-D", "-i"], ["slurmd", "-D"]):
-            with (folder / f"{command[0]}.out").open("wb") as out:
+        daemons = [["slurmd", "-D", "-N", name] for name in names]
+        for command in (["munged", "--foreground", "--force", *munge], ["slurmctld", "-D", "-i"], *daemons):
+            with (folder / f"{command[0]}.{len(started)}.out").open("wb") as out:
                 started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
             if command[0] == "munged":
                 _wait(lambda: (folder / "munge.socket").exists(), folder)
-        _wait(lambda: _is_idle(environment), folder)
+        _wait(lambda: _are_idle(environment, nodes), folder)
         yield conf
     finally:
         for process in reversed(started):
@@ -103,9 +109,9 @@ def slurm_daemons(folder: Path) -> Iterator[Path]:
                 process.kill()
 
 
-def _is_idle(environment: dict[str, str]) -> bool:
-    command = ["sinfo", "--noheader", "--format=%T"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip() == "idle"
+def _are_idle(environment: dict[str, str], nodes: int) -> bool:
+    command = ["sinfo", "--noheader", "--Node", "--format=%T"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split() == ["idle"] * nodes
 
 
 def _wait(is_ready, folder: Path) -> None:  # type: ignore[no-untyped-def]

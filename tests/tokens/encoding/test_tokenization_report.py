@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from everytoken.reports import tokenization_figure
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from everytoken.tokens import (
     EncodingRules,
@@ -27,7 +28,6 @@ from everytoken.tokens.encoding.report import (
     BOTH,
     cut_lines,
     length_histograms,
-    tokenization_figure,
     tokenization_summary,
     tokenization_table,
 )

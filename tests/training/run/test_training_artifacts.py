@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from everytoken.datasets import Checkpoint
 from everytoken.measurements import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.reports import training_figure
@@ -27,6 +29,7 @@ from everytoken.training import (
     SampleParameters,
     TrainingError,
 )
+from everytoken.training.checkpoints import CheckpointStore
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import NonFiniteError
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicTasks
@@ -157,6 +160,28 @@ def test_a_checkpoint_says_what_was_trained_and_how_fast(tmp_path, inputs):
     assert history.schema.equals(HISTORY)
     assert history["loss"][-1].as_py() == statistics["final_loss"]
     assert sum(history["loss_tokens"].to_pylist()) == statistics["loss_tokens"]
+
+
+def test_each_checkpoint_that_a_run_keeps_is_a_model_with_its_digests_and_held_out_losses(tmp_path, inputs):
+    options = training_of(tmp_path, inputs, held_out=held_out(tmp_path))
+    looks = PeriodicHeldOut(every_steps=4, documents=2, batch_size=2)
+    ArtifactStore(tmp_path / "checkpoint").save(
+        plan_artifact(train, **options | {"training": training_parameters(held_out=looks)})
+    )
+    job = next(path for path in (tmp_path / "runs").iterdir() if path.suffix != ".live")
+    folders = sorted(job.iterdir())
+    early, last = Checkpoint(filepath=str(tmp_path / "checkpoint")).models()
+    assert [(model["name"], model["step"]) for model in (early, last)] == [("checkpoint_step_4", 4), ("checkpoint", 6)]
+    assert [folder.name for folder in folders] == ["step_000000004", "step_000000006"]
+    for model, folder in ((early, folders[0]), (last, tmp_path / "checkpoint")):
+        assert model["tags"]["sha256.model.safetensors"] == file_sha256(folder / "model.safetensors")
+        assert not [value for value in model["tags"].values() if not re.fullmatch("[0-9a-f]{64}", value)]
+        keys = [key for key, step, _ in model["metrics"] if step == model["step"]]
+        names = ["held_out_bits_per_byte.chat", "held_out_bits_per_byte.wiki", "held_out_bits_per_byte"]
+        assert set(keys) == {f"checkpoint.{name}" for name in names}
+    assert early["tags"]["sha256sums"] == file_sha256(folders[0] / "SHA256SUMS")
+    (folders[0] / "model.safetensors").unlink()
+    assert [step for step, _ in CheckpointStore(job, mirror=None, milestone_steps=None).kept()] == [6]
 
 
 def test_two_trainings_with_equal_inputs_have_one_digest(tmp_path, inputs):

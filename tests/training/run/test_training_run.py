@@ -17,13 +17,13 @@ from everytoken.shards import file_sha256
 from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
 from everytoken.tokens.order.loader import TrainingWindows
+from everytoken.tokens.order.stream_files import StreamFiles
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run import session
 from everytoken.training.run.job import read_job, write_job
 from everytoken.training.run.launch import launch, run_job
 from everytoken.training.run.progress import with_progress
-from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.run.worker import _ended_by
 from everytoken.training.step.execution_context import describe_machine
 from everytoken.training.step.history import (
@@ -476,8 +476,8 @@ def test_a_line_of_progress_says_no_speed_before_one_was_measured(caplog):
     with caplog.at_level(logging.INFO):
         assert list(with_progress(records, first_step=0, steps=2, flop_per_token=3.0, peak=6000.0)) == records
     first, last = (record.getMessage() for record in caplog.records)
-    assert first.endswith("gradient norm 1.000")
-    assert last.endswith("gradient norm 1.000, 200 tokens/s, MFU 10.0%")
+    assert first.endswith(", norm 1.000")
+    assert last.endswith(", norm 1.000, 200 tokens/s, MFU 10%")
 
 
 def children(pid):

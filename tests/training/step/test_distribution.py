@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -7,8 +8,19 @@ import pytest
 import torch
 from pyarrow.parquet import read_table
 
-from everytoken.training.checkpoints import MODEL_FILE, read_tensors
-from everytoken.training.errors import TrainingError
+from everytoken.parameters import TrainingParameters
+from everytoken.training.checkpoints import (
+    MODEL_FILE,
+    OPTIMIZER,
+    export_checkpoint,
+    import_checkpoint,
+    load_model,
+    read_sharded,
+    read_tensors,
+    write_whole_model,
+)
+from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters
 from everytoken.training.run.launch import run_job
 from everytoken.training.step.history import (
     HELD_OUT,
@@ -21,8 +33,9 @@ from everytoken.training.step.history import (
     read_records,
     term_names,
 )
-from tests.training.ranks import SHAPE, WORLDS, alone_job, before, jobs, taken_over
-from tests.training.tiny import FAMILIES, file_digests, newest, tiny_job, write_inputs
+from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
+from tests.training.ranks import SHAPE, WORLDS, alone_job, before, jobs, sharded_job, taken_over
+from tests.training.tiny import DATA, FAMILIES, file_digests, newest, tiny_job, training_parameters, write_inputs
 
 pytestmark = pytest.mark.sensitive
 
@@ -155,6 +168,54 @@ def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, two, family, strate
     taken_over(job, jobs(two, family, 2, strategy)[0])
     run_job(job, lambda records: None)
     assert losses(job) == pytest.approx(losses(alone), abs=1e-5)
+
+
+SHARDED = [pytest.param(world, marks=[pytest.mark.slow] if world == 4 else []) for world in (2, 4)]
+
+
+@pytest.mark.parametrize("world", SHARDED)
+def test_checkpoints_in_shards_hold_the_bytes_of_whole_ones(request, family, world, tmp_path):
+    """The run was cut after 4 of 8 steps, and went on from shards."""
+    folder = request.getfixturevalue("two" if world == 2 else "four")
+    job = sharded_job(folder, family, world)
+    place, whole = newest(job).folder, newest(jobs(folder, family, world, "fsdp")[0]).folder
+    assert len(list(place.glob(f"shard-*-of-{world:05}.safetensors"))) == world
+    assert not {MODEL_FILE, OPTIMIZER_FILE} & {path.name for path in place.iterdir()}
+    write_whole_model(place, tmp_path / MODEL_FILE)
+    assert (tmp_path / MODEL_FILE).read_bytes() == (whole / MODEL_FILE).read_bytes()
+    (line,) = import_checkpoint(place, tmp_path / "single", tokenizer=None, eos_token=None)
+    assert f"{MODEL_FILE} of the shards" in line
+    assert (tmp_path / "single" / MODEL_FILE).read_bytes() == (whole / MODEL_FILE).read_bytes()
+    with pytest.raises(CheckpointError, match="everytoken import"):
+        export_checkpoint(place, tmp_path / "exported", tokenizer=None)
+    expected = read_tensors(whole / OPTIMIZER_FILE)
+    found = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
+    read_sharded(place, found, OPTIMIZER)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_shards_of_two_processes_go_on_in_one(alone, two, family):
+    job = tiny_job(two, two / "1-from-2-shards", model=FAMILIES[family], **SHAPE)
+    taken_over(job, sharded_job(two, family, 2))
+    run_job(job, lambda records: None)
+    assert losses(job) == pytest.approx(losses(alone), abs=1e-5)
+
+
+def test_shards_need_fsdp():
+    catalogued = CheckpointParameters(folder="checkpoints", every_steps=5, form="sharded")
+    values = {"optimisation": training_parameters(), "data": DATA, "model": FAMILIES["llama"], "streams": ["compact"]}
+    with pytest.raises(ValueError, match="Set strategy to fsdp, or form to whole"):
+        TrainingParameters(**values, checkpoints=catalogued)
+    fsdp = DistributionParameters(processes=2, strategy="fsdp")
+    assert TrainingParameters(**values, checkpoints=catalogued, distribution=fsdp).checkpoints.form == "sharded"
+
+
+def test_shards_that_do_not_fit_are_refused(two, family, tmp_path):
+    place = tmp_path / "step_000000008"
+    shutil.copytree(newest(sharded_job(two, family, 2)).folder, place)
+    (place / "shard-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"the shards of .*: expected .*, found .*"):
+        load_model(place)
 
 
 def test_a_batch_that_does_not_divide_is_an_error_that_says_so():

@@ -9,9 +9,9 @@ from everytoken.cli.report.blocks import DataTable, Paragraph, Picture, Quotatio
 from everytoken.cli.report.card import NOT_MEASURED, card_sections, spent
 from everytoken.cli.report.charts import bar_chart, line_chart
 from everytoken.cli.report.left import RunLeft, UnreadableReport, without_paths
-from everytoken.cli.summary import amounts_set_aside
 from everytoken.corpus import ExpectParameters
 from everytoken.corpus.scoring import ALL_SOURCES, ClassificationStatistics
+from everytoken.datasets import amounts_set_aside
 from everytoken.tokens.encoding import share_at_cap
 from everytoken.tokens.tokenizer import TokenizerIds
 

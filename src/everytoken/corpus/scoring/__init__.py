@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from everytoken.corpus.scoring.second_scores import (
         FIRST,
         ScoreName,
+        SecondClassifier,
         SecondCounts,
         SecondScorer,
         gather_scorers,

@@ -130,14 +130,22 @@ class ModelStatistics(TypedDict):
     code: list[str]
 
 
-@versioned("fetch_model", 1, unrecorded=["model", "fetched"])
-def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | ModelFolder, fetched: Path) -> Built:
+@versioned("fetch_model", 1, unrecorded=["model", "fetched", "any_labels"])
+def fetch_model(
+    folder: Path,
+    *,
+    identity: Mapping[str, Any],
+    model: HubModel | ModelFolder,
+    fetched: Path,
+    any_labels: bool = False,
+) -> Built:
     """Gather the files of a model in the artifact's folder.
 
     Args:
         identity: of the model, see `model_identity`.
         fetched: where files of the hub are gathered, byte by byte and across runs; they share their disk space with
             the artifact where the file system can (hard links).
+        any_labels: whether the classifier may have another number of labels than 6.
 
     Returns:
         Statistics: ``repository`` and ``revision`` (null for a folder), ``weights_sha256`` (of the file; of several
@@ -146,7 +154,7 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
 
     Raises:
         ScoringError: a file is missing or cannot be fetched, the folder is no longer what was planned, there are no
-            safetensors, or the classifier has another number of labels than 6.
+            safetensors, or the classifier has another number of labels.
     """
     place: HubRepository | _Folder
     if isinstance(model, HubModel):
@@ -171,7 +179,7 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
             revision=model.revision if isinstance(model, HubModel) else None,
             weights_sha256=next(iter(weights.values())) if len(weights) == 1 else value_digest(weights),
             parameters=sum(_count_parameters(folder / name) for name in weights),
-            labels=_labels(place, folder / _CONFIG),
+            labels=_labels(place, folder / _CONFIG, any_labels),
             code=code,
         )
     )
@@ -252,7 +260,7 @@ def _weights(place: HubRepository | _Folder, names: set[str]) -> list[str]:
     return [_INDEX, *files]
 
 
-def _labels(place: HubRepository | _Folder, config: Path) -> dict[str, str]:
+def _labels(place: HubRepository | _Folder, config: Path, any_labels: bool) -> dict[str, str]:
     """Return the labels by class; transformers' default is two."""
     try:
         found = json.loads(config.read_bytes())
@@ -260,17 +268,27 @@ def _labels(place: HubRepository | _Folder, config: Path) -> dict[str, str]:
         labels = {str(k): str(label) for k, label in told.items()}
     except (ValueError, AttributeError, TypeError) as error:
         _damaged(place, _CONFIG, error)
-    if sorted(labels) != [str(k) for k in range(N_CLASSES)]:
+    if any_labels:
+        _require_numbered(place, labels)
+    elif sorted(labels) != [str(k) for k in range(N_CLASSES)]:
         raise ScoringError(
             f"{place} is no classifier with {N_CLASSES} labels 0 to {N_CLASSES - 1}: {_CONFIG} has "
             f"{len(labels)} ({_some(labels.values())}). Choose a classifier of six classes, 0 (harmless) to 5."
         )
-    if found.get("num_labels", N_CLASSES) != N_CLASSES:
+    if found.get("num_labels", len(labels)) != len(labels):
         raise ScoringError(
-            f"{place}: {_CONFIG} has id2label of {N_CLASSES} labels, and num_labels {found['num_labels']!r}. Remove "
+            f"{place}: {_CONFIG} has id2label of {len(labels)} labels, and num_labels {found['num_labels']!r}. Remove "
             f"num_labels there, or save the model again with model.save_pretrained(folder)."
         )
     return labels
+
+
+def _require_numbered(place: HubRepository | _Folder, labels: Mapping[str, str]) -> None:
+    if not labels or {*labels} != {str(k) for k in range(len(labels))}:
+        raise ScoringError(
+            f"{place}: the labels of {_CONFIG} are numbered {_some(labels)}, expected 0 to {len(labels) - 1}. Save the "
+            f"model again with model.save_pretrained(folder)."
+        )
 
 
 def _count_parameters(path: Path) -> int:

@@ -26,7 +26,7 @@ from everytoken.shards import Part, rows_done
 
 
 class Scored(NamedTuple):
-    """Scores of some texts: their numbers, int64 (n,), and class probabilities, float32 (n, 6)."""
+    """Scores of some texts: their numbers, int64 (n,), and class probabilities, float32 (n, classes)."""
 
     numbers: Integers
     probabilities: SingleFloats
@@ -104,13 +104,18 @@ def first_texts(part: Part, of_row: Integers) -> Iterator[tuple[int, str]]:
         start += batch.num_rows
 
 
-def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tuple[SingleFloats, ScorerCounts]:
-    """Return the class probabilities of each id's first text, float32 (distinct, 6), and what the scorer counted.
+def score_distinct(
+    part: Part, distinct: DistinctRows, scorer: TextScorer, classes: int = N_CLASSES
+) -> tuple[SingleFloats, ScorerCounts]:
+    """Return the class probabilities of each id's first text, float32 (distinct, classes), and the scorer's counts.
+
+    Args:
+        classes: how many the scorer tells; what it gives of one is a number, and no probability.
 
     Raises:
         ScoringError: the scorer left a text out, scored one twice, or gave a probability that is none.
     """
-    probabilities = np.empty((distinct.ids, N_CLASSES), np.float32)
+    probabilities = np.empty((distinct.ids, classes), np.float32)
     times = np.zeros(distinct.ids, np.int8)
     texts = 0
     scored = scorer.score(first_texts(part, distinct.of_row))
@@ -126,7 +131,8 @@ def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tu
         rows_done(len(distinct.of_row) * texts // distinct.ids)
     if (times != 1).any():
         raise ScoringError(f"{part.name}: {np.count_nonzero(times != 1):,} texts were not scored exactly once")
-    strange = ~((probabilities >= 0) & (probabilities <= 1)).all(axis=1)  # NaN compares false
+    is_told = (probabilities >= 0) & (probabilities <= 1) if classes > 1 else np.isfinite(probabilities)
+    strange = ~is_told.all(axis=1)  # NaN compares false
     if strange.any():
         number = int(np.flatnonzero(strange)[0])
         row = int(np.flatnonzero(distinct.of_row == number)[0])

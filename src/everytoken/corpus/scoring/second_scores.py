@@ -1,8 +1,8 @@
 """Second scores: columns of further scorers after those of the first, each with the name that the parameters give.
 
-A second score is one number a document, float32. Of a classifier with six classes it is the expected class, the sum of
-each class times its probability, from 0 to 5; of a list of words see `WordsScorer`. Equal ids of a part share the
-score of their first text, as they share the first score.
+A second score is one number a document, float32. Of the embedded model it is the expected class, the sum of each class
+times its probability, from 0 to 5; of a classifier see `SecondClassifier`, of a list of words `WordsScorer`. Equal ids
+of a part share the score of their first text, as they share the first score.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from pydantic import BeforeValidator, Field
 
 from everytoken.arrays import Integers, SingleFloats
 from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, SPLIT_DOCUMENTS
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
-from everytoken.corpus.scoring.model_files import fetch_model
+from everytoken.corpus.scoring.loading import read_json
+from everytoken.corpus.scoring.model_files import ModelStatistics, fetch_model
 from everytoken.corpus.scoring.one_score_per_id import DistinctRows, distinct_rows, first_texts, score_distinct
 from everytoken.corpus.scoring.published import join_published, joined_scores
 from everytoken.corpus.scoring.score import part_scores, text_scorer
-from everytoken.corpus.scoring.transformer import TransformersScorer
+from everytoken.corpus.scoring.transformer import Probability, TransformersScorer, model_name
 from everytoken.corpus.scoring.unscored import no_model, no_scores
 from everytoken.corpus.scoring.word_counts import WordsScorer, word_scores
 from everytoken.corpus.statistics import add_statistics
-from everytoken.shards import Artifact, Built, Part, Rows, side_by_side, value_digest, versioned
+from everytoken.shards import UNRECORDED_DEFAULT, Artifact, Built, Part, Rows, side_by_side, value_digest, versioned
 
 FIRST = "first"
 """The folder of the first scorer in an artifact that holds several."""
 
 _TEXTS = 1_024
 _HIGHEST_BIN = 10
+_MULTI_LABEL = "multi_label_classification"  # problem_type of config.json
 
 
 def _free_name(name: str) -> str:
@@ -43,7 +46,59 @@ def _free_name(name: str) -> str:
     return name
 
 
-SecondScorer = Annotated[EmbeddedScorer | TransformersScorer | WordsScorer, Field(discriminator="kind")]
+class SecondClassifier(TransformersScorer):
+    """A sequence classifier with any number of labels, as a second score.
+
+    Attributes:
+        label: the label whose probability is the score, by the name that ``id2label`` of ``config.json`` has. Null: of
+            a model with one output that output, as of a regression; else the expected number of the label, which is
+            the probability of the second of two.
+    """
+
+    label: Annotated[str | None, UNRECORDED_DEFAULT] = Field(default=None, exclude_if=lambda value: value is None)
+
+    def probability(self, model: Artifact) -> Probability:
+        """Return what makes a probability of a logit, by ``problem_type`` of the model; one output stays as it is."""
+        assert model.folder is not None, "a made artifact has a folder"
+        if len(model.statistics_as(ModelStatistics)["labels"]) == 1:
+            return "identity"
+        problem = read_json(model.folder, "config.json", model_name(model)).get("problem_type")
+        return "sigmoid" if problem == _MULTI_LABEL else "softmax"
+
+    def label_number(self, model: Artifact) -> int | None:
+        """Return the number of ``label``; None without one.
+
+        Raises:
+            ScoringError: the model has no such label, or a probability for each label apart and none is named.
+        """
+        labels, name = model.statistics_as(ModelStatistics)["labels"], model_name(model)
+        numbers = [int(number) for number, label in labels.items() if label == self.label]
+        if self.label is not None and len(numbers) != 1:
+            raise ScoringError(
+                f"{name} has {len(numbers)} labels {self.label!r} among {list(labels.values())[:20]}. Set label to the "
+                f"name of one, or leave it out for the expected number of the label."
+            )
+        if self.label is None and self.probability(model) == "sigmoid":
+            raise ScoringError(
+                f"{name} gives each of its labels a probability of its own (problem_type "
+                f"{_MULTI_LABEL}), so there is no expected one. Set label to one of {list(labels.values())[:20]}."
+            )
+        return numbers[0] if numbers else None
+
+
+def _label_scores(outputs: SingleFloats, label: int | None) -> SingleFloats:
+    """Return the score of each text, float32 (n,), from what the scorer gives, float32 (n, labels)."""
+    if label is not None:
+        return outputs[:, label]
+    if outputs.shape[1] == 1:
+        return outputs[:, 0]
+    expected = np.zeros(len(outputs), np.float64)
+    for number in range(1, outputs.shape[1]):  # one after the other: the bits do not depend on how many texts there are
+        expected += number * outputs[:, number].astype(np.float64)
+    return expected.astype(np.float32)
+
+
+SecondScorer = Annotated[EmbeddedScorer | SecondClassifier | WordsScorer, Field(discriminator="kind")]
 ScoreName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), BeforeValidator(_free_name)]
 
 
@@ -129,11 +184,12 @@ def _scores(part: Part, distinct: DistinctRows, scorer: SecondScorer, model: Art
     """Return the score of each distinct id, float32 (ids,)."""
     if isinstance(scorer, WordsScorer):
         return _word_scores(part, distinct.of_row, distinct.ids, scorer)
-    probabilities, _ = score_distinct(part, distinct, text_scorer(scorer, model))
-    expected = np.zeros(distinct.ids, np.float64)
-    for number in range(1, N_CLASSES):  # one after the other: the bits do not depend on how many texts there are
-        expected += number * probabilities[:, number].astype(np.float64)
-    return expected.astype(np.float32)
+    label, classes = None, N_CLASSES
+    if isinstance(scorer, SecondClassifier):
+        assert model is not None, "the files of a transformer"
+        label, classes = scorer.label_number(model), len(model.statistics_as(ModelStatistics)["labels"])
+    outputs, _ = score_distinct(part, distinct, text_scorer(scorer, model), classes)
+    return _label_scores(outputs, label)
 
 
 def _word_scores(part: Part, of_row: Integers, ids: int, scorer: WordsScorer) -> SingleFloats:

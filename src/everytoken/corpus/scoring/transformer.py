@@ -23,14 +23,13 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from everytoken.arrays import SingleFloats
-from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.loading import environment_of, load_classifier, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder, ModelStatistics
@@ -42,6 +41,7 @@ _READ_CHARACTERS = 1 << 20  # tokenized together
 _SHAPES = 1_024  # that a compiled model may be compiled for
 _TEXT_CONFIGS = ("text_encoder", "decoder", "generator", "text_config")  # where `get_text_config` looks for one
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")  # that may name the padding token
+Probability = Literal["softmax", "sigmoid", "identity"]
 Tokens = npt.NDArray[np.int64]
 
 
@@ -79,7 +79,11 @@ class TransformersScorer(BaseModel):
             raise ValueError(f"device must be cpu, cuda or cuda:<number>, found {device!r}")
         return device
 
-    def without_path(self) -> TransformersScorer:
+    def probability(self, model: Artifact) -> Probability:
+        """Return what makes a probability of a logit."""
+        return "softmax"
+
+    def without_path(self) -> Self:
         """Return the scorer as it is for recipes: where a folder lies decides nothing, the artifact knows its files."""
         if not isinstance(self.model, ModelFolder):
             return self
@@ -104,7 +108,7 @@ def require_fit(scorer: TransformersScorer, model: Artifact) -> None:
         ScoringError: ``max_tokens`` is more than the model reads, there is no padding token, or a file is damaged.
     """
     assert model.folder is not None, "a made artifact has a folder"
-    name = _name(model)
+    name = model_name(model)
     whole = read_json(model.folder, "config.json", name)
     nested = [whole[key] for key in _TEXT_CONFIGS if isinstance(whole.get(key), dict)]
     config = nested[0] if len(nested) == 1 else whole
@@ -116,7 +120,8 @@ def require_fit(scorer: TransformersScorer, model: Artifact) -> None:
         _padding(name, config["pad_token_id"], whole.get("pad_token_id"))
 
 
-def _name(model: Artifact) -> str:
+def model_name(model: Artifact) -> str:
+    """Return a model as messages name it."""
     told = model.statistics_as(ModelStatistics)
     return f"model {told['repository']} at {told['revision']}" if told["repository"] else f"the model in {model.folder}"
 
@@ -188,13 +193,34 @@ def _until_full(texts: Iterator[tuple[int, str]], max_chars: int) -> Iterator[_T
         characters += min(len(whole), max_chars) + 64  # an empty text is not for nothing
 
 
+class _Outputs(NamedTuple):
+    """What a model gives of a text: its number of labels, and what makes a probability of a logit."""
+
+    labels: int
+    probability: Probability
+
+    def of(self, logits: Any) -> Any:
+        import torch
+
+        match self.probability:
+            case "softmax":
+                return torch.softmax(logits, dim=-1)
+            case "sigmoid":
+                # softmax goes by row; torch.sigmoid rounds the last numbers of a tensor another way
+                return torch.softmax(torch.stack([torch.zeros_like(logits), logits], dim=-1), dim=-1)[..., 1]
+            case "identity":
+                return logits
+
+
 class _Classifier:
     """A loaded model and its tokenizer."""
 
-    def __init__(self, scorer: TransformersScorer, folder: Path, name: str, code: str | None) -> None:
+    def __init__(
+        self, scorer: TransformersScorer, folder: Path, name: str, code: str | None, outputs: _Outputs
+    ) -> None:
         import torch
 
-        self._scorer, self._name = scorer, name
+        self._scorer, self._name, self._outputs = scorer, name, outputs
         self.environment = environment_of(scorer.device, scorer.threads)
         model, tokenizer = load_classifier(folder, name, scorer.dtype, code)
         config = model.config.get_text_config()
@@ -252,7 +278,7 @@ class _Classifier:
             self._prove(filled, length, outputs)
             self._proven.add(length)
         texts = slice(len(sequences))
-        return Scored(np.array([sequence.number for sequence in sequences]), outputs[texts, N_CLASSES:])
+        return Scored(np.array([sequence.number for sequence in sequences]), outputs[texts, self._outputs.labels :])
 
     def _prove(self, sequences: list[_Sequence], length: int, outputs: SingleFloats) -> None:
         """Make the call again with the rows moved by one and every second one replaced; the others must stay equal.
@@ -277,7 +303,7 @@ class _Classifier:
             )
 
     def _run(self, sequences: list[_Sequence], length: int) -> SingleFloats:
-        """Return logits and probabilities beside each other, float32 (rows, 12)."""
+        """Return logits and probabilities beside each other, float32 (rows, 2 * labels)."""
         import torch
 
         ids = np.full((len(sequences), length), self._pad, np.int64)  # (rows, length)
@@ -291,7 +317,7 @@ class _Classifier:
             with _exact(self._scorer), torch.inference_mode():
                 inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
                 logits = self._model(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits.float()
-                outputs = torch.cat([logits, torch.softmax(logits, dim=-1)], dim=1).cpu().numpy()
+                outputs = torch.cat([logits, self._outputs.of(logits)], dim=1).cpu().numpy()
         except torch.OutOfMemoryError as error:
             raise ScoringError(
                 f"{self._name}: a call of {len(sequences)} sequences of {length} tokens does not fit into the memory "
@@ -304,24 +330,29 @@ class _Classifier:
                 f"its config.json says (RoBERTa's numbers begin at 2): set scorer.max_tokens to less than "
                 f"{self._scorer.max_tokens}. Else try another device or dtype, or scorer.compile false."
             ) from error
-        if outputs.shape != (len(sequences), 2 * N_CLASSES):
+        labels = self._outputs.labels
+        if outputs.shape != (len(sequences), 2 * labels):
             raise ScoringError(
                 f"{self._name} gives logits of shape {tuple(logits.shape)} for {len(sequences)} sequences, expected "
-                f"{(len(sequences), N_CLASSES)}. Choose a sequence classifier with {N_CLASSES} labels."
+                f"{(len(sequences), labels)}. Choose a sequence classifier with {labels} labels."
             )
         return np.ascontiguousarray(outputs)
 
 
 def _classifier(scorer: TransformersScorer, model: Artifact) -> _Classifier:
     assert model.folder is not None, "a made artifact has a folder"
-    code = model.root_digest if model.statistics_as(ModelStatistics)["code"] else None
-    return _loaded(scorer.without_path(), model.folder, model.root_digest, _name(model), code)
+    told = model.statistics_as(ModelStatistics)
+    code = model.root_digest if told["code"] else None
+    outputs = _Outputs(len(told["labels"]), scorer.probability(model))
+    return _loaded(scorer.without_path(), model.folder, model.root_digest, model_name(model), code, outputs)
 
 
 @functools.lru_cache(maxsize=1)  # one model in memory, however many parts it scores
-def _loaded(scorer: TransformersScorer, folder: Path, digest: str, name: str, code: str | None) -> _Classifier:
+def _loaded(
+    scorer: TransformersScorer, folder: Path, digest: str, name: str, code: str | None, outputs: _Outputs
+) -> _Classifier:
     require_device(scorer.device)
-    return _Classifier(scorer, folder, name, code)
+    return _Classifier(scorer, folder, name, code, outputs)
 
 
 @contextmanager

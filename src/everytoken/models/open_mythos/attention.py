@@ -46,8 +46,8 @@ class GroupedQueryAttention(nn.Module):
         """Return queries (batch, seq, n_heads, head width) and the memory of x (batch, seq, d_model)."""
         batch, seq, _ = x.shape
         heads = in_dtype_of(self.query_key_value, x).view(batch, seq, -1, self.head_width)
-        turning, values = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
-        queries, keys = torch.split(rotate(turning, cos, sin), [self.n_heads, self.n_kv_heads], dim=2)
+        turning, values = _parts(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
+        queries, keys = _parts(rotate(turning, cos, sin), [self.n_heads, self.n_kv_heads], dim=2)
         return queries, (keys, values)
 
     def attend(self, queries: Tensor, memory: Memory, visible: Tensor | None) -> Tensor:
@@ -90,7 +90,7 @@ class LatentAttention(nn.Module):
         latent, key = torch.split(in_dtype_of(self.key_value_down, x), [p.kv_lora, p.rope], dim=-1)
         # in the dtype of the products that read it, which is what a cache holds
         latent = self.key_value_norm(latent).to(latent.dtype)
-        key = rotate(key.unsqueeze(2), cos, sin).squeeze(2)
+        key = rotate(key, cos.squeeze(-2), sin.squeeze(-2))  # no view: see `_parts`
         return torch.cat((plain, rotate(turning, cos, sin)), dim=-1), (latent, key)
 
     def attend(self, queries: Tensor, memory: Memory, visible: Tensor | None) -> Tensor:
@@ -139,6 +139,15 @@ def rotated_width(parameters: OpenMythosParameters) -> int:
             return parameters.d_model // parameters.n_heads
         case LatentAttentionParameters(rope=rope):
             return rope
+
+
+def _parts(x: Tensor, widths: list[int], dim: int) -> list[Tensor]:
+    """Return what ``torch.split`` does, as tensors that autograd does not count as views.
+
+    FSDP2 has a hook on what a sharded block returns, which is the memory too. On a view an operation in place would
+    silently remove it, so FSDP2 warns of views. Nothing here writes in place.
+    """
+    return list(torch.unsafe_split_with_sizes(x, widths, dim))
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

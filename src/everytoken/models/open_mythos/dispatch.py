@@ -8,14 +8,17 @@ makes all at once where it can, else one batched product over rows padded to the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp import is_autocast_available
-from torch.nn.functional import grouped_mm, linear
+from torch.nn.functional import grouped_mm, linear, pad
 
 from everytoken.models.elementwise import swiglu
+from everytoken.models.open_mythos.sizes import ROW_BLOCK
 
 FEW_EXPERTS = 8
 
@@ -37,8 +40,7 @@ def routed(x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tens
     sizes = torch.bincount(chosen.flatten(), minlength=len(gate_up))
     rows: Tensor = _Spread.apply(x.to(dtype), order, back, chosen.shape[1])  # type: ignore[no-untyped-call]
     out = _experts(rows, sizes, gate_up.to(dtype), down.to(dtype))
-    out = out * gates.flatten().to(out.dtype)[order].unsqueeze(1)
-    total: Tensor = _Collect.apply(out, order, back, chosen.shape[1])  # type: ignore[no-untyped-call]
+    total: Tensor = _Collect.apply(out, gates.to(out.dtype), order, back)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -50,39 +52,43 @@ def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 
 
 class _Spread(torch.autograd.Function):
-    """Rows (n, d) to sorted choices (n K, d); its gradient is `_Collect`."""
+    """Rows (n, d) to sorted choices (n K, d); its gradient is the sum of each row's K."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, per_row: int) -> Tensor:
-        ctx.save_for_backward(order, back)
+        ctx.save_for_backward(back)
         ctx.per_row = per_row
         return _spread(x, order, per_row)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _collected(gradients[0], ctx.saved_tensors[1], ctx.per_row), None, None, None
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back).view(-1, ctx.per_row, gradients[0].shape[1]).sum(1), None, None, None
 
 
 class _Collect(torch.autograd.Function):
-    """Sorted choices (n K, d) to the sum of each row's K, (n, d); its gradient is `_Spread`."""
+    """Sorted choices (n K, d) and gates (n, K) to the sum of each row's K choices times their gates, (n, d).
+
+    One function, because autograd would keep the products, and bring gates into the order of experts by an index,
+    whose gradient is a slow sum although every gate is there once.
+    """
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, order: Tensor, back: Tensor, per_row: int) -> Tensor:
-        ctx.save_for_backward(order)
-        ctx.per_row = per_row
-        return _collected(out, back, per_row)
+    def forward(ctx: Any, out: Tensor, gates: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(out, gates, order, back)
+        each = out.index_select(0, back).view(*gates.shape, out.shape[1])
+        return each.mul_(gates.unsqueeze(2)).sum(1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _spread(gradients[0], ctx.saved_tensors[0], ctx.per_row), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        out, gates, order, back = ctx.saved_tensors
+        spread = _spread(gradients[0], order, gates.shape[1])
+        by_gate = (spread * out).sum(1).index_select(0, back).view_as(gates)
+        return spread.mul_(gates.flatten().index_select(0, order).unsqueeze(1)), by_gate, None, None
 
 
 def _spread(x: Tensor, order: Tensor, per_row: int) -> Tensor:
     return x.index_select(0, torch.div(order, per_row, rounding_mode="floor"))
-
-
-def _collected(out: Tensor, back: Tensor, per_row: int) -> Tensor:
-    return out.index_select(0, back).view(-1, per_row, out.shape[1]).sum(1)
 
 
 def _experts(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -103,11 +109,31 @@ def _can_group(rows: Tensor, down: Tensor) -> bool:
     return rows.device.type == "cpu"
 
 
+def in_blocks(rows: Tensor, products: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return ``products(rows)`` (n, ...) of rows (n, d), computed with rows of zeros up to a multiple of a block.
+
+    How many rows reach an expert differs in every call. On a CPU, torch prepares a product for each number of rows it
+    has not had yet, which takes ten times as long as a small product; so it is given few numbers.
+    """
+    count = len(rows)
+    more = _padded(count, rows.device) - count
+    return products(pad(rows, (0, 0, 0, more)))[:count] if more else products(rows)
+
+
+def _padded(count: int, device: torch.device) -> int:
+    """Return the number of rows to compute: below one block, as in decoding, no row of zeros is worth its time."""
+    return count if count < ROW_BLOCK or device.type != "cpu" else -(-count // ROW_BLOCK) * ROW_BLOCK
+
+
 def one_by_one(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Return what `routed` asks of all experts, expert by expert."""
     # unbind has one gradient for all experts; indexing would fill a whole tensor with zeros for each
     each = zip(torch.split(rows, sizes.tolist()), gate_up.unbind(), down.unbind(), strict=True)
-    return torch.cat([linear(swiglu(linear(own, up)), back) for own, up, back in each])
+    return torch.cat([in_blocks(own, partial(_expert, up, back)) for own, up, back in each])
+
+
+def _expert(up: Tensor, back: Tensor, rows: Tensor) -> Tensor:
+    return linear(swiglu(linear(rows, up)), back)
 
 
 def grouped(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -120,7 +146,7 @@ def grouped(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tenso
 
 def in_padded_groups(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Return the same by two batched products; each group has rows of zeros up to the size of the largest."""
-    most, starts = int(sizes.max()), sizes.cumsum(0) - sizes
+    most, starts = _padded(int(sizes.max()), rows.device), sizes.cumsum(0) - sizes
     expert = torch.repeat_interleave(torch.arange(len(sizes), device=rows.device), sizes, output_size=len(rows))
     place = expert * most + torch.arange(len(rows), device=rows.device) - starts[expert]
     groups = rows.new_zeros(len(sizes) * most, rows.shape[1]).index_copy(0, place, rows)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from everytoken.models.elementwise import in_dtype_of, swiglu
-from everytoken.models.open_mythos.dispatch import routed
+from everytoken.models.open_mythos.dispatch import in_blocks, routed
 from everytoken.models.parameters import ExpertsParameters
 
 
@@ -82,7 +82,11 @@ class MixtureOfExperts(nn.Module):
         else:
             alive = running.flatten().nonzero().squeeze(1)
             rows = rows.index_select(0, alive)
-            some = routed(rows, chosen[alive], gates[alive], self.gate_up, self.down) + self.shared(rows, None)[0]
+            shared = in_blocks(rows, lambda x: self.shared(x, None)[0])
+            some = (
+                routed(rows, chosen.index_select(0, alive), gates.index_select(0, alive), self.gate_up, self.down)
+                + shared
+            )
             y = some.new_zeros(batch * seq, d).index_copy(0, alive, some)
         return y.view(batch, seq, d), self._routing(logits.view(batch, seq, -1), chosen, running)
 
@@ -99,10 +103,13 @@ class MixtureOfExperts(nn.Module):
 
     def _routing(self, logits: Tensor, chosen: Tensor, running: Tensor | None) -> Routing:
         batch, seq, experts = logits.shape
-        counts = logits.new_ones(batch, seq, dtype=torch.bool) if running is None else running
-        score = torch.softmax(logits, dim=-1) * counts.unsqueeze(-1)
-        first = torch.arange(batch, device=chosen.device).repeat_interleave(seq) * experts
-        cells = (chosen + first.unsqueeze(1))[counts.flatten()].flatten()
-        load = torch.bincount(cells, minlength=batch * experts).view(batch, experts)
+        score = torch.softmax(logits, dim=-1)
+        cells = chosen.reshape(batch, -1) + torch.arange(batch, device=chosen.device).unsqueeze(1) * experts
+        if running is None:
+            positions = torch.full((batch,), seq, device=chosen.device)
+        else:
+            positions, score = running.sum(1), score * running.unsqueeze(-1)
+            cells = cells.view(batch, seq, -1)[running]
+        load = torch.bincount(cells.flatten(), minlength=batch * experts).view(batch, experts)
         entropy = torch.special.entr(score.detach()).sum((1, 2))
-        return Routing(load, score.sum(1), entropy, counts.sum(1))
+        return Routing(load, score.sum(1), entropy, positions)

@@ -20,6 +20,8 @@ from everytoken.models.parameters import (
     UniformDepth,
 )
 
+ROW_BLOCK = 64  # rows that experts compute at a time on a CPU (`everytoken.models.open_mythos.dispatch`)
+
 
 @dataclass(frozen=True)
 class OpenMythosSizes:
@@ -71,12 +73,13 @@ class OpenMythosSizes:
 
         - A mixture: the router's input and scores, 4 d + 16 E; the K rows and their results, 3 b K d; gate, up,
           silu(gate) and the product of the two of K experts, and of the shared one, 4 b (K f + s); places of the
-          choices, 60 K.
+          choices, 60 K. Rows of zeros fill blocks of B rows (`dispatch.in_blocks`): of one window of S tokens at most
+          B / S b (E (d + 4 f) + d + 4 s).
         - Around a loop: input and output of its norm, the injected state, the adapter, 8 d + b (d + 2 r) + 4 d.
         """
         number, d = bytes_of(precision), self.parameters.d_model
         rest = 2 * norm_bytes(precision, d) + _kept_by_attention(self.parameters, precision, seq_length)
-        sparse = rest + _kept_by_experts(self.parameters, precision)
+        sparse = rest + _kept_by_experts(self.parameters, precision, seq_length)
         dense = sparse if self.parameters.d_ff is None else rest + 4 * number * self.parameters.d_ff
         loop = sparse + _kept_around(self.parameters, precision)
         return _of_runs(self.parameters, dense, loop)
@@ -176,10 +179,13 @@ def _kept_by_attention(parameters: OpenMythosParameters, precision: Precision, s
             return latents + number * (own.kv_lora + own.rope + heads * each) + 4 * heads
 
 
-def _kept_by_experts(parameters: OpenMythosParameters, precision: Precision) -> int:
+def _kept_by_experts(parameters: OpenMythosParameters, precision: Precision, seq_length: int) -> int:
     d, experts, number = parameters.d_model, parameters.experts, bytes_of(precision)
     hidden = 4 * number * (experts.per_token * experts.d_ff + _shared_width(parameters))
-    return hidden + 3 * number * experts.per_token * d + 4 * d + 16 * experts.n_experts + 60 * experts.per_token
+    filled = experts.n_experts * (d + 4 * experts.d_ff) + d + 4 * _shared_width(parameters)
+    zeros = -(-ROW_BLOCK * number * filled // seq_length)
+    rows = 3 * number * experts.per_token * d
+    return hidden + rows + zeros + 4 * d + 16 * experts.n_experts + 60 * experts.per_token
 
 
 def _kept_around(parameters: OpenMythosParameters, precision: Precision) -> int:

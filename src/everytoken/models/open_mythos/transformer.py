@@ -182,7 +182,7 @@ class OpenMythos(LanguageModel):
             with torch.set_grad_enabled(with_gradient and loop >= detached):
                 running = None if state is None or loop == 0 else state.running
                 v, carried = run(core.block, core.norm(h + core.loop_embedding(loop) + e), running, carried)
-                new = decay * h + injected + v + core.adapter(v, loop)
+                new = (decay * h).add_(injected).add_(v).add_(core.adapter(v, loop))
                 h = new if running is None else torch.where(running.unsqueeze(-1), new, h)
                 if state is not None and core.halting is not None:
                     state.add(h, core.halting(h), loop, last=loop == loops - 1)

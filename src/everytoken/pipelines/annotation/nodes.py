@@ -19,6 +19,7 @@ from everytoken.corpus.scoring import (
     NoScorer,
     PublishedScorer,
     ScorerCounts,
+    SecondClassifier,
     SecondCounts,
     SecondScorer,
     TransformersScorer,
@@ -51,7 +52,7 @@ from everytoken.shards import Artifact, Shards, plan_artifact
 
 logger = logging.getLogger(__name__)
 
-_Scorer = TypeVar("_Scorer", bound=SecondScorer)
+_Scorer = TypeVar("_Scorer", bound=SecondScorer | TransformersScorer)
 
 
 def find_score_files(parameters: AnnotationParameters) -> dict[str, Upstream]:
@@ -66,7 +67,7 @@ def prepare_scorer(
     """Bring the model, or join the published scores to the documents; with the models of second scores, if any."""
     first = _planned_scorer(documents, score_files, parameters)
     second = {
-        name: _planned_model(scorer, parameters)
+        name: _planned_model(scorer, parameters, any_labels=True)
         for name, scorer in parameters.second_scores.items()
         if isinstance(scorer, TransformersScorer)
     }
@@ -91,9 +92,11 @@ def _planned_scorer(
     return plan_artifact(join_published, documents=documents, files=files, digests=digests, memory=parameters.memory)
 
 
-def _planned_model(scorer: TransformersScorer, parameters: AnnotationParameters) -> Artifact:
+def _planned_model(
+    scorer: TransformersScorer, parameters: AnnotationParameters, *, any_labels: bool = False
+) -> Artifact:
     identity, fetched = model_identity(scorer.model), Path(parameters.fetched)
-    return plan_artifact(fetch_model, identity=identity, model=scorer.model, fetched=fetched)
+    return plan_artifact(fetch_model, identity=identity, model=scorer.model, fetched=fetched, any_labels=any_labels)
 
 
 def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationParameters) -> Shards:
@@ -104,7 +107,9 @@ def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationP
     first, second = _first(scorer, parameters), parameters.second_scores
     models = {name: scorer_in(scorer, name) for name, one in second.items() if isinstance(one, TransformersScorer)}
     for name, model in models.items():
-        require_fit(cast(TransformersScorer, second[name]), model)
+        classifier = cast(SecondClassifier, second[name])
+        require_fit(classifier, model)
+        classifier.label_number(model)
     further = {"second": {name: _without_place(one) for name, one in second.items()}, "models": models}
     if isinstance(parameters.scorer, NoScorer):
         return documents.map(leave_unscored_with_second, **further) if second else documents.map(leave_unscored)

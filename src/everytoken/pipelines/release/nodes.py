@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everytoken.corpus import second_score_fields
 from everytoken.corpus.ingestion import ShardPlan, shards_by_part
 from everytoken.parameters import IngestionParameters, ReleaseParameters, TokenizationParameters
 from everytoken.pipelines.release.job import DescribedJob, NotPlanned, stages_of
@@ -47,17 +48,25 @@ def list_withheld_ids(scored_documents: Shards, exclusions: Shards) -> Shards:
 
 def list_annotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
     """List the annotated documents: address, score, hash of the text, length; no text."""
-    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_withheld(withheld_ids))
+    zipped = documents.zip(tokens, exclusions)
+    return zipped.map(manifest_part, withheld=_withheld(withheld_ids), **_second_scores(documents))
 
 
 def list_unannotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
     """List the unannotated documents in the same way."""
-    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_withheld(withheld_ids))
+    zipped = documents.zip(tokens, exclusions)
+    return zipped.map(manifest_part, withheld=_withheld(withheld_ids), **_second_scores(documents))
 
 
 def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
     """List the held-out documents, which are in no stream."""
-    return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids))
+    return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids), **_second_scores(documents))
+
+
+def _second_scores(documents: Shards) -> dict[str, list[str]]:
+    """Return the parameter of `manifest_part` for documents that have second scores; nothing for others."""
+    names = [field.name for part in documents.parts[:1] for field in second_score_fields(part.schema)]
+    return {"second": names} if names else {}
 
 
 def list_released_reflections(

@@ -41,6 +41,7 @@ from everytoken.provenance.replay import (
     require_unmoved,
     rescue_files,
     restore_part,
+    second_scores_of,
     split_rows,
 )
 from everytoken.shards import Artifact, Shards, plan_artifact
@@ -149,7 +150,10 @@ def read_released_documents(
 def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:
     """Find the document of every row of the manifest at its address."""
     places = [[Address(*file_of(shard), shard["first_row"]) for shard in shards] for shards in shards_by_part(plan)]
-    return manifest_parts(Path(replay.release)).map(locate_part, documents=documents, shards=places)
+    folder = Path(replay.release)
+    second = second_scores_of(folder)
+    given = {"second": second} if second else {}
+    return manifest_parts(folder).map(locate_part, documents=documents, shards=places, **given)
 
 
 def match_documents(located: Shards, documents: Shards, replay: ReplayParameters) -> Artifact:

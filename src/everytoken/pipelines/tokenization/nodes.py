@@ -11,6 +11,7 @@ from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import IngestionParameters, TokenizationParameters, TrainedTokenizer
 from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate
+from everytoken.reports import tokenization_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     cut_lines,
@@ -19,7 +20,6 @@ from everytoken.tokens.encoding import (
     estimate_lines,
     length_histograms,
     share_at_cap,
-    tokenization_figure,
     tokenization_summary,
     tokenization_table,
     tombstones_of,

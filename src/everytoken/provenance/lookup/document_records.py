@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, file_of
-from everytoken.corpus import SPLIT_DOCUMENTS
+from everytoken.corpus import second_score_fields
 from everytoken.corpus.ingestion import PlannedShard, shards_by_part
 from everytoken.corpus.sampling import is_scored
 from everytoken.provenance.errors import ProvenanceError
@@ -185,8 +185,8 @@ class DocumentRecords:
     def _second_scores(self, split: str, path: Path) -> tuple[str, ...]:
         """Return the names of the second scores of a split, by the columns of one of its parts."""
         if split not in self._second_names:
-            names = StoredPart.at(path).schema.names if path.is_file() else []
-            self._second_names[split] = tuple(name for name in names if name not in SPLIT_DOCUMENTS.names)
+            fields = second_score_fields(StoredPart.at(path).schema) if path.is_file() else []
+            self._second_names[split] = tuple(field.name for field in fields)
         return self._second_names[split]
 
     @cached_property

@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from everytoken.provenance.releases.checksums import CHECKSUMS_FILE, window_checksums, write_window_checksums
     from everytoken.provenance.releases.manifest import (
         MANIFEST,
+        SECOND_SCORES,
         WITHHELD,
         Withheld,
         find_withheld_ids,
         held_out_manifest_part,
         manifest_part,
+        manifest_schema,
         withheld_of,
     )
     from everytoken.provenance.releases.parameters import Licence, Origin, WebLink

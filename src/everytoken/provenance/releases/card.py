@@ -14,7 +14,7 @@ import yaml
 
 from everytoken.address import SHARD_INDEX
 from everytoken.corpus.scoring import SCORES_BY_ADDRESS, SCORES_BY_ID, SCORES_BY_USE
-from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
+from everytoken.provenance.releases.manifest import MOST_ID_CHARACTERS, manifest_schema
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
@@ -42,6 +42,7 @@ _MEANING = {
     "text_hash": "first 8 bytes of the SHA-256 of the UTF-8 text, as a big-endian number",
     "safety_score": "class 0 (harmless) to 5",
     "safety_probs": "probability of each class; null where nothing says",
+    "second_scores": "further scores by name, see `parameters.annotation.second_scores` of `recipe.json`",
     "is_bad": "whether the score is at or above the threshold",
     "has_annotation": "whether the document is in the annotated split",
     "token_length": "tokens of the content in its stream, without EOS; null in held_out, which is in no stream",
@@ -90,7 +91,7 @@ def dataset_card(
         _pins(upstream),
         _left_out(by_split, classifications),
         *([] if reflections is None else [_reflections(reflections)]),
-        _schemas(rescued, classifications),
+        _schemas(rescued, classifications, recipe["parameters"]["annotation"].get("second_scores", {})),
         _streams(streams, recipe["parameters"]["tokenization"]),
         _HOW_TO.format(
             eos=recipe["tokenizer"]["eos_token"],
@@ -197,15 +198,19 @@ def scores_section(recipe: Mapping[str, Any]) -> str:
     """Say what made ``safety_score``."""
     parameters = recipe["parameters"]
     scorer = parameters["annotation"]["scorer"]
+    second = [
+        f"`{name}` ({one['kind']})" for name, one in sorted(parameters["annotation"].get("second_scores", {}).items())
+    ]
+    further = f"\n\nEvery document has further scores: {', '.join(second)}." if second else ""
     if scorer["kind"] == "none":
         return (
             "## Scores\n\nNothing was scored: `safety_score` is 0 and `safety_probs` null in every row, and `is_bad` "
-            "is false. They say nothing about the documents."
+            f"is false. They say nothing about the documents.{further}"
         )
     return (
         f"## Scores\n\n`safety_score` and `safety_probs` are those of {_scorer(scorer, recipe['datasets'])} "
         f"`is_bad` is a score of {parameters['subsampling']['annotation_threshold']} and more. "
-        "`recipe.json` has all parameters of the scorer under `parameters.annotation`."
+        f"`recipe.json` has all parameters of the scorer under `parameters.annotation`.{further}"
     )
 
 
@@ -337,8 +342,11 @@ _TABLES: dict[str, tuple[str, pa.Schema]] = {
 }
 
 
-def _schemas(rescued: Mapping[str, Mapping[str, int]], classifications: Mapping[str, int]) -> str:
-    shown = [("corpus-manifest/{split}/part_*.parquet", MANIFEST, {**_MEANING, **_IN_MANIFEST})]
+def _schemas(
+    rescued: Mapping[str, Mapping[str, int]], classifications: Mapping[str, int], second_scores: Iterable[str]
+) -> str:
+    manifest = manifest_schema(second_scores)
+    shown = [("corpus-manifest/{split}/part_*.parquet", manifest, {**_MEANING, **_IN_MANIFEST})]
     if any(rescued.values()):
         shown.append(("text_rescue/{split}/part_*.parquet", TEXT_RESCUE, _MEANING))
     for table, (what, schema) in _TABLES.items():

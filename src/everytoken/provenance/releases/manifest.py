@@ -43,8 +43,19 @@ MANIFEST = pa.schema(
         pa.field("is_excluded", pa.bool_(), nullable=False),
     ]
 )
+SECOND_SCORES = "second_scores"
+"""The last column of a manifest whose documents have second scores: a struct of float32, in the order of names."""
+
 _AS_THEY_ARE = ("id", "id_type", *ADDRESS_COLUMNS, "safety_score", "is_bad", "has_annotation")
 _READ = [*_AS_THEY_ARE, "text_sha256"]
+
+
+def manifest_schema(second: Iterable[str]) -> pa.Schema:
+    """Return the schema of a manifest: `MANIFEST`, and `SECOND_SCORES` where there are any names of such."""
+    fields = [pa.field(name, pa.float32(), nullable=False) for name in sorted(second)]
+    if not fields:
+        return MANIFEST
+    return pa.schema([*MANIFEST, pa.field(SECOND_SCORES, pa.struct(fields), nullable=False)])
 
 
 @dataclass(frozen=True)
@@ -154,29 +165,34 @@ class ManifestStatistics(TypedDict):
 
 
 @versioned("manifest_part", 1)
-def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: Withheld) -> Rows:
-    """List the documents of a part of a split that is in a stream; rows are `MANIFEST`.
+def manifest_part(
+    documents: Part, tokens: Part, exclusions: Part, *, withheld: Withheld, second: Sequence[str] = ()
+) -> Rows:
+    """List the documents of a part of a split that is in a stream; rows are those of `manifest_schema`.
 
     Statistics: ``rows``, ``tokens`` (content), ``without_id`` (upstream has none), ``withheld``, ``excluded``, and the
     same under ``by_source``.
 
     Args:
         exclusions: the value of this part, see `everytoken.corpus.exclusion`.
+        second: names of the second scores that the documents have.
 
     Raises:
         ProvenanceError: the tokens are not of these documents; names the first row.
     """
     columns = [*ADDRESS_COLUMNS, "token_length"]
     encoded = pa.Table.from_batches(tokens.batches(columns), pa.schema(map(tokens.schema.field, columns)))
-    return Rows(MANIFEST, _listed(documents, encoded, tokens.name, excluded_addresses(exclusions), withheld))
+    schema = manifest_schema(second)
+    return Rows(schema, _listed(documents, encoded, tokens.name, excluded_addresses(exclusions), withheld, schema))
 
 
 @versioned("held_out_manifest_part", 1)
-def held_out_manifest_part(documents: Part, *, withheld: Withheld) -> Rows:
+def held_out_manifest_part(documents: Part, *, withheld: Withheld, second: Sequence[str] = ()) -> Rows:
     """List the documents of a part of the held-out split: no token length, and none is excluded (it has no windows that
     keep a place for one). Rows and statistics as those of `manifest_part`.
     """
-    return Rows(MANIFEST, _listed(documents, None, documents.name, {}, withheld))
+    schema = manifest_schema(second)
+    return Rows(schema, _listed(documents, None, documents.name, {}, withheld, schema))
 
 
 def _listed(
@@ -185,9 +201,11 @@ def _listed(
     name: str,
     excluded: Mapping[Address, int | None],
     withheld: Withheld,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, ManifestStatistics]:
     counts, done = _Counts(), 0
-    for batch in documents.batches(_READ):
+    second = list(schema.field(SECOND_SCORES).type) if SECOND_SCORES in schema.names else []
+    for batch in documents.batches([*_READ, *(field.name for field in second)]):
         rows = batch.num_rows
         lengths = pa.nulls(rows, pa.int32()) if encoded is None else _lengths(batch, encoded, done, name)
         hidden = is_withheld(batch, withheld)
@@ -198,9 +216,9 @@ def _listed(
         columns["text_hash"] = pa.array(text_hashes(batch.column("text_sha256"), f"{name} row {done} or later"))
         columns["token_length"] = lengths
         columns["is_excluded"] = pa.array(excluded_rows(batch, excluded))
-        listed = pa.RecordBatch.from_arrays(
-            [columns[field.name].cast(field.type) for field in MANIFEST], schema=MANIFEST
-        )
+        if second:
+            columns[SECOND_SCORES] = pa.StructArray.from_arrays([batch.column(f.name) for f in second], fields=second)
+        listed = pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
         counts.add(listed)
         done += rows
         yield listed

@@ -91,6 +91,11 @@ class Release:
             )
         return dict(self.recipe["parameters"][name])
 
+    @property
+    def second_scores(self) -> list[str]:
+        """Names of the second scores that every document of the manifests has."""
+        return list(self.recipe["parameters"].get("annotation", {}).get("second_scores", {}))
+
     def manifest(self, split: str) -> Shards:
         """Return the manifest of a split, its parts in order (see `everytoken.provenance.releases.manifest.MANIFEST`).
 

@@ -228,6 +228,9 @@ def require_recipe(recipe: Mapping[str, Any], where: str) -> None:
         for key, value in recipe[name].items():
             if not isinstance(value, dict):
                 raise ProvenanceError(f"{where}: {name} has {_short(value)} for {_short(key)}. {_HOSTILE}")
+    second = recipe["parameters"].get("annotation", {}).get("second_scores", {})
+    if not isinstance(second, dict):
+        raise ProvenanceError(f"{where}: second_scores of annotation is {_short(second)}. {_HOSTILE}")
     if not _is_sha256(recipe["tokenizer"].get("sha256")):
         raise ProvenanceError(f"{where}: the tokenizer has no SHA-256. {_HOSTILE}")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         manifest_parts,
         require_manifest,
         rescue_files,
+        second_scores_of,
         split_rows,
     )
     from everytoken.provenance.replay.match import match_rows

@@ -23,6 +23,7 @@ from everytoken.arrays import Flags, Integers
 from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
+from everytoken.progress import CountedWork, working
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.replay.manifest_files import ManifestPart, read_released_manifest
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
@@ -82,9 +83,13 @@ def find_contradictions(
         ProvenanceError: a file is not the one that was listed, or is no manifest.
     """
     total, addressed = _counted(values)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".addresses-") as scratch:
-        repeats = _repeats(values, memory, Path(scratch)) if is_used_once and addressed else None
-        rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats))
+    passes = 2 if is_used_once and addressed else 1
+    with (
+        working("", passes * total, "row") as work,
+        tempfile.TemporaryDirectory(dir=folder, prefix=".addresses-") as scratch,
+    ):
+        repeats = _repeats(values, memory, Path(scratch), work) if is_used_once and addressed else None
+        rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats, work))
         written = write_rows(rows, folder / CONTRADICTIONS_FILE)
     return Built(ContradictionStatistics(rows=total, rules=dict(written.statistics)))
 
@@ -92,23 +97,26 @@ def find_contradictions(
 def _counted(values: Sequence[ManifestPart]) -> tuple[int, int]:
     """Return how many rows there are, counted and not as somebody says, and how many of them have an address."""
     rows = addressed = 0
-    for _, _, _, batch in _numbered(values):
-        rows += batch.num_rows
-        addressed += batch.num_rows - batch.column("source").null_count
+    with working("", None, "row") as work:
+        for _, _, _, batch in _numbered(values):
+            rows += batch.num_rows
+            addressed += batch.num_rows - batch.column("source").null_count
+            work.add(batch.num_rows)
     return rows, addressed
 
 
-def _repeats(values: Sequence[ManifestPart], memory: int, folder: Path) -> Integers:
+def _repeats(values: Sequence[ManifestPart], memory: int, folder: Path, work: CountedWork) -> Integers:
     """Return (position, first) of the rows whose address an earlier row has."""
-    return find_repeats(_addresses(values), 2, memory, folder)
+    return find_repeats(_addresses(values, work), 2, memory, folder)
 
 
-def _addresses(values: Sequence[ManifestPart]) -> Iterator[tuple[Integers, Integers]]:
+def _addresses(values: Sequence[ManifestPart], work: CountedWork) -> Iterator[tuple[Integers, Integers]]:
     for start, _, _, batch in _numbered(values):
         there = np.flatnonzero(batch.column("source").is_valid().to_numpy(zero_copy_only=False))
         some = batch.select(ADDRESS_COLUMNS).take(pa.array(there))
         words = b"".join(_key(*address) for address in address_rows(some))
         yield start + there, np.frombuffer(words, np.int64).reshape(-1, 2)
+        work.add(batch.num_rows)
 
 
 def _key(source: str, shard_index: int | None, row: int | None) -> bytes:
@@ -125,7 +133,7 @@ def _numbered(values: Sequence[ManifestPart]) -> Iterator[tuple[int, str, int, p
 
 
 def _found(
-    values: Sequence[ManifestPart], threshold: int | None, repeats: Integers | None
+    values: Sequence[ManifestPart], threshold: int | None, repeats: Integers | None, work: CountedWork
 ) -> Generator[pa.RecordBatch, None, dict[str, int]]:
     counts: Counter[str] = Counter()
     for start, split, number, batch in _numbered(values):
@@ -138,6 +146,7 @@ def _found(
             if flags.any():
                 counts[rule] += int(np.count_nonzero(flags))
                 yield _rows(batch, split, number, rule, np.flatnonzero(flags))
+        work.add(batch.num_rows)
     return dict(sorted(counts.items()))
 
 

@@ -20,21 +20,20 @@ from everytoken.arrays import Flags, Hashes, Integers
 from everytoken.corpus import add_statistics
 from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
-from everytoken.provenance.replay.manifest_files import ROWS, read_released_manifest
+from everytoken.provenance.replay.manifest_files import read_released_manifest, rows_schema
 from everytoken.shards import Part, Rows, Shards, versioned
 
-LOCATED = pa.schema(
-    [
-        pa.field("split", pa.int8(), nullable=False),  # place in SPLITS
-        pa.field("number", pa.int64(), nullable=False),  # of the document in its split
-        *ROWS,
-        pa.field("at_part", pa.int32(), nullable=True),  # of the documents that were read; null: not at its address
-        pa.field("at_row", pa.int64(), nullable=True),
-        pa.field("utf8_bytes", pa.int64(), nullable=True),
-        pa.field("found_hash", pa.uint64(), nullable=True),  # of another text at the address, which is in
-        pa.field("found_part", pa.int32(), nullable=True),
-        pa.field("found_at", pa.int64(), nullable=True),  # row in that part
-    ]
+_IN_SPLIT = (
+    pa.field("split", pa.int8(), nullable=False),  # place in SPLITS
+    pa.field("number", pa.int64(), nullable=False),  # of the document in its split
+)
+_PLACES = (
+    pa.field("at_part", pa.int32(), nullable=True),  # of the documents that were read; null: not at its address
+    pa.field("at_row", pa.int64(), nullable=True),
+    pa.field("utf8_bytes", pa.int64(), nullable=True),
+    pa.field("found_hash", pa.uint64(), nullable=True),  # of another text at the address, which is in
+    pa.field("found_part", pa.int32(), nullable=True),
+    pa.field("found_at", pa.int64(), nullable=True),  # row in that part
 )
 
 _HELD = 8
@@ -51,23 +50,31 @@ class LocatedCounts(TypedDict):
 
 # the documents are those of the planned shards: their addresses say the same
 @versioned("locate_part", 2, unrecorded=["shards"])
-def locate_part(part: Part, *, documents: Shards, shards: Sequence[Sequence[Address]]) -> Rows:
-    """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
+def locate_part(
+    part: Part, *, documents: Shards, shards: Sequence[Sequence[Address]], second: Sequence[str] = ()
+) -> Rows:
+    """Find the documents of one part of all splits at their addresses, split after split.
+
+    Rows are those of the manifest (`rows_schema`) between split and number, and what is at the address.
 
     Statistics: `LocatedCounts` by split.
 
     Args:
         shards: for each part of ``documents``, the address of the first row of each file that it was read from.
+        second: names of the second scores that the manifest has.
 
     Raises:
         ProvenanceError: a file of the manifest is not what it should be.
     """
-    return Rows(LOCATED, _located(part, _Addresses(documents, shards)))
+    schema = pa.schema([*_IN_SPLIT, *rows_schema(second), *_PLACES])
+    return Rows(schema, _located(part, _Addresses(documents, shards), second, schema))
 
 
-def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, LocatedCounts]]:
+def _located(
+    part: Part, addresses: _Addresses, second: Sequence[str], schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, dict[str, LocatedCounts]]:
     counts: dict[str, LocatedCounts] = {}
-    for split, number, batch in read_released_manifest(part.value):
+    for split, number, batch in read_released_manifest(part.value, second):
         rows = batch.num_rows
         there, found = addresses.find(batch)
         expected = batch.column("text_hash")
@@ -93,7 +100,7 @@ def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, Non
                 pa.array(found.parts, mask=~other),
                 pa.array(found.rows, mask=~other),
             ],
-            schema=LOCATED,
+            schema=schema,
         )
     return counts
 

@@ -10,7 +10,7 @@ document in its split (``global_row``). Which of the two a folder is, is told by
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -25,7 +25,9 @@ from everytoken.provenance.releases import (
     MANIFEST_FOLDER,
     RECIPE_FILE,
     RESCUE_FOLDER,
+    SECOND_SCORES,
     SPLITS,
+    manifest_schema,
     open_release,
     parse_object,
     read_bounded,
@@ -40,6 +42,12 @@ ROWS = pa.schema(
     [field.with_nullable(field.name not in ("safety_score", "is_bad", "has_annotation")) for field in MANIFEST]
 )
 """Columns of a manifest of either kind: those of a release, null where the published format does not say."""
+
+
+def rows_schema(second: Sequence[str]) -> pa.Schema:
+    """Return `ROWS`, with the column `SECOND_SCORES` of a release that has second scores of these names."""
+    return pa.schema([*ROWS, manifest_schema(second).field(SECOND_SCORES)]) if second else ROWS
+
 
 _PUBLISHED = ("id", "safety_score", "is_bad", "has_annotation")
 _COPY = "Copy the release again: it is not the one that was made."
@@ -130,12 +138,17 @@ def rescue_files(folder: Path) -> list[RescueFile]:
     return found
 
 
-def read_released_manifest(value: ManifestPart) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield split, number of the first document, and rows (`ROWS`) of the files of one part, in the order of `SPLITS`.
+def read_released_manifest(
+    value: ManifestPart, second: Sequence[str] = ()
+) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Yield split, number of the first document, and rows of the files of one part, in the order of `SPLITS`.
+
+    Rows are those of `rows_schema`.
 
     Raises:
         ProvenanceError: a file is not the one that was listed, or is no manifest; with file and row.
     """
+    schema = rows_schema(second)
     for split in SPLITS:
         file = value[split]
         if file is None:
@@ -145,7 +158,7 @@ def read_released_manifest(value: ManifestPart) -> Iterator[tuple[str, int, pa.R
         try:
             with pq.ParquetFile(path) as opened:
                 for batch in opened.iter_batches(BATCH_ROWS):
-                    yield split, number, _rows(batch, path, number - file["first_row"])
+                    yield split, number, _rows(batch, path, number - file["first_row"], schema)
                     number += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise ProvenanceError(f"{path} is no parquet file of a manifest ({error}). {_COPY}") from error
@@ -162,16 +175,16 @@ def _require_content(path: Path, sha256: str) -> None:
         raise ProvenanceError(f"{path} has SHA-256 {found}, expected {sha256}. {_COPY}")
 
 
-def _rows(batch: pa.RecordBatch, path: Path, first: int) -> pa.RecordBatch:
-    """Return a batch of a file as `ROWS`."""
-    names = batch.schema.names
-    if missing := [name for name in _PUBLISHED if name not in names]:
+def _rows(batch: pa.RecordBatch, path: Path, first: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of a file with the columns of `rows_schema`."""
+    names, needed = batch.schema.names, {*_PUBLISHED, SECOND_SCORES} & set(schema.names)
+    if missing := [name for name in schema.names if name in needed and name not in names]:
         raise ProvenanceError(
             f"{path} has the columns {names}, not {missing}: it is no manifest. Give replay.release a folder with "
-            f"files of {list(_PUBLISHED)}"
+            f"files of {[name for name in schema.names if name in needed]}"
         )
     columns = []
-    for field in ROWS:
+    for field in schema:
         if field.name not in names:
             default = False if field.name == "is_excluded" else None
             columns.append(pa.array([default] * batch.num_rows, field.type))
@@ -190,7 +203,12 @@ def _rows(batch: pa.RecordBatch, path: Path, first: int) -> pa.RecordBatch:
             row = first + pc.index(column.is_null(), True).as_py()
             raise ProvenanceError(f"{path} row {row:,}: {field.name} is null; every document has one")
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def second_scores_of(folder: Path) -> list[str]:
+    """Return the names of the second scores that a manifest has; none in the published format."""
+    return open_release(folder).second_scores if is_release(folder) else []
 
 
 def _released(folder: Path) -> dict[str, dict[str, ManifestFile]]:

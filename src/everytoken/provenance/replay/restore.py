@@ -1,6 +1,7 @@
 """The documents of a split again, in the order of its manifest: text from upstream, decisions from the manifest.
 
-Rows have the schema of the split stores. What only scoring knows and no stream holds (``safety_probs``) is null. An id
+Rows have the schema of the split stores, second scores included. What only scoring knows and no manifest holds
+(``safety_probs``) is null. An id
 that the manifest withholds is the upstream's; of a document that was found elsewhere the address is the manifest's, or,
 where that has none, its own. A rescued text without address gets ``(text_rescue, split, number)``.
 
@@ -28,14 +29,16 @@ from everytoken.corpus import (
     DOCUMENTS,
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
-    SPLIT_DOCUMENTS,
+    SCORED_DOCUMENTS,
+    SPLIT_FIELDS,
     Exclusions,
+    second_score_fields,
 )
 from everytoken.corpus.dedup import between, load_mapped
 from everytoken.corpus.sampling import HeldOutParameters, estimated_tokens, sum_tokens
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_digests, text_hashes
-from everytoken.provenance.releases import SPLITS, WITHHELD
+from everytoken.provenance.releases import SECOND_SCORES, SPLITS, WITHHELD
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.match import (
     AMBIGUOUS,
@@ -89,7 +92,7 @@ def restore_part(
     rescue: Sequence[RescueFile],
     estimate: HeldOutParameters,
 ) -> Rows:
-    """Return the documents of one part of a split, in the order of the manifest, of schema `SPLIT_DOCUMENTS`.
+    """Return the documents of one part of a split, in the order of the manifest, with the columns of its split.
 
     Memory holds a batch of texts and the row group of each file that was read last, of at most 8 files.
 
@@ -99,7 +102,14 @@ def restore_part(
     Raises:
         ProvenanceError: a file of texts cannot be read.
     """
-    return Rows(SPLIT_DOCUMENTS, _restored(part, split, documents, matches, rescue, estimate))
+    schema = _split_schema(part.schema)
+    return Rows(schema, _restored(part, split, documents, matches, rescue, estimate, schema))
+
+
+def _split_schema(located: pa.Schema) -> pa.Schema:
+    """Return the schema of a split: that of its documents, with the second scores that the manifest has."""
+    second = located.field(SECOND_SCORES).type if SECOND_SCORES in located.names else []
+    return pa.schema([*SCORED_DOCUMENTS, *second, *SPLIT_FIELDS])
 
 
 @versioned("find_tombstones", 2)
@@ -169,6 +179,7 @@ def _restored(
     matches: Artifact,
     rescue: Sequence[RescueFile],
     estimate: HeldOutParameters,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, RestoredStatistics]:
     counts: Counter[_Place] = Counter()
     lengths = [np.empty(0, np.int64)]
@@ -184,7 +195,7 @@ def _restored(
             for outcome, count in zip(*np.unique(here.outcomes, return_counts=True), strict=True):
                 counts[_NAMES[outcome]] += int(count)
             for rows in _blocks(np.where(np.isin(here.outcomes, _TOMBSTONES), 0, here.utf8_bytes)):
-                made = _documents(here.take(rows), sources)
+                made = _documents(here.take(rows), sources, schema)
                 lengths.append(made.column("characters").to_numpy())
                 yield made
     tokens = sum_tokens(estimated_tokens(np.concatenate(lengths), estimate))
@@ -214,8 +225,8 @@ class _Sources(NamedTuple):
     rescued: RowReaders
 
 
-def _documents(placed: _Placed, sources: _Sources) -> pa.RecordBatch:
-    """Return the documents of a block, of schema `SPLIT_DOCUMENTS`."""
+def _documents(placed: _Placed, sources: _Sources, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the documents of a block."""
     pieces, order = [], []
     for outcomes, make in ((_IN_DOCUMENTS, _read), ((RESCUED,), _rescued), (_TOMBSTONES, _tombstones)):
         for rows, piece in make(placed, np.flatnonzero(np.isin(placed.outcomes, outcomes)), sources):
@@ -237,9 +248,9 @@ def _documents(placed: _Placed, sources: _Sources) -> pa.RecordBatch:
     columns["safety_probs"] = pa.nulls(batch.num_rows)
     for name in ("safety_score", "has_annotation", "is_bad"):
         columns[name] = batch.column(name)
-    return pa.RecordBatch.from_arrays(
-        [columns[field.name].cast(field.type) for field in SPLIT_DOCUMENTS], schema=SPLIT_DOCUMENTS
-    )
+    for field in second_score_fields(schema):
+        columns[field.name] = pc.struct_field(batch.column(SECOND_SCORES), field.name)
+    return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _with_address(placed: _Placed, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,7 +27,13 @@ from everytoken.checks import (
 from everytoken.corpus import N_CLASSES
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.indexes import PaddedIndex
-from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
+from everytoken.provenance.releases import (
+    CLASSIFICATIONS_FOLDER,
+    SPLITS,
+    VERIFICATION_FOLDER,
+    Release,
+    manifest_schema,
+)
 from everytoken.provenance.verification.checked_release import CheckedRelease
 from everytoken.provenance.verification.documents import (
     RELEASE_FAULTS,
@@ -63,7 +69,8 @@ def check_manifest(checked: CheckedRelease) -> str:
     require_none(faults)
     taken_down = f", {excluded:,} taken down" if excluded else ""
     without = f"; not checked: parts that are missing ({missing:,}), see checksums" if missing else ""
-    return f"{rows:,} rows in {checked.read.total():,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
+    columns = len(manifest_schema(release.second_scores))
+    return f"{rows:,} rows in {checked.read.total():,} parts{taken_down}, {columns} columns, no text{without}"
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,11 @@ class _PartCheck:
 
     def _counts(self, part: StoredPart) -> tuple[int, int]:
         found = [(field.name, field.type) for field in part.schema]
-        expected = [(field.name, field.type) for field in MANIFEST]
+        expected = [(field.name, field.type) for field in manifest_schema(self.release.second_scores)]
         if found != expected:
             wanted = [name for name, kind in expected if (name, kind) not in found]
             differ = [f"{name}: {kind}" for name, kind in found if (name, kind) not in expected]
-            raise Mismatch(str(part.path), f"the columns {wanted or MANIFEST.names}", str(differ))
+            raise Mismatch(str(part.path), f"the columns {wanted or [name for name, _ in expected]}", str(differ))
         digest, rows, excluded = TableDigest(part.schema), 0, 0
         for batch in part.batches():
             digest.update(batch)

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.outofcore import ExternalSort, in_order
+from everytoken.progress import CountedWork, working
 from everytoken.reflections.published.keys import PUBLISHED_SIDE, WINDOW_SIDE, keyed
 from everytoken.reflections.published.pairs import LEFT, classified, pair_rows
 from everytoken.reflections.published.tables import (
@@ -141,9 +142,10 @@ class _Matching:
 
     def write(self, folder: Path) -> MatchedStatistics:
         left = ExternalSort(LEFT, self.memory // 4, self.scratch, 2)
-        for published, window, unpaired in pair_rows(self._keyed(), self.memory // 2, self.scratch):
-            self.windows[published] = window
-            left.add(unpaired)
+        with working("", self.rows[1] - self.rows[0] + self.published, "row") as work:
+            for published, window, unpaired in pair_rows(self._keyed(work), self.memory // 2, self.scratch):
+                self.windows[published] = window
+                left.add(unpaired)
         not_published = self._classify(left)
         other_lengths = self._check_indices()
         matched = write_rows(Rows(self._schema(), self._matched()), folder / MATCHED_FILE).part.rows
@@ -170,7 +172,7 @@ class _Matching:
     def _sidecar(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         return sidecar_batches(self.stream.path(SIDECAR_FILE), *self.rows, columns)
 
-    def _keyed(self) -> Iterator[npt.NDArray[Any]]:
+    def _keyed(self, work: CountedWork) -> Iterator[npt.NDArray[Any]]:
         spans = open_spans(self.rules)
         for first, batch in self._sidecar(["doc_id", "text", "token_length"]):
             ids, whole, lengths = (batch.column(name).to_pylist() for name in ("doc_id", "text", "token_length"))
@@ -178,8 +180,11 @@ class _Matching:
             is_there = np.array(lengths) > 0
             self.taken_down += len(is_there) - int(np.count_nonzero(is_there))
             yield keyed(WINDOW_SIDE, first, ids, kept)[is_there]
+            work.add(len(ids))
         for table in self.tables:
-            yield from self._keyed_table(table, spans)
+            for some in self._keyed_table(table, spans):
+                yield some
+                work.add(len(some))
 
     def _keyed_table(self, table: PublishedTable, spans: TokenSpans) -> Iterator[npt.NDArray[Any]]:
         first = table.first

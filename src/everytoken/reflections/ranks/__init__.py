@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         failed_rows,
         read_content,
     )
-    from everytoken.reflections.ranks.detached import RankWork
     from everytoken.reflections.ranks.folders import RankFolder, rank_folders
     from everytoken.reflections.ranks.forecasts import (
         PUBLISHED_GPU_HOURS,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
     from everytoken.reflections.ranks.generation import GenerationPlan, RankQuestions, ask_rank
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
+    from everytoken.reflections.ranks.rank_process import RankWork
     from everytoken.reflections.ranks.requests_of_rows import line_without_reply
     from everytoken.reflections.ranks.result_lines import done_rows, numbered_lines
     from everytoken.reflections.ranks.row_range import rows_of

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.locks import locked
 from everytoken.shards import write_text
+from everytoken.submission import DetachedFolder
 
 REMEDY_OF_DAMAGE = (
     "Restore it from a copy, or remove the rank's folder and its marker, and ask its rows again "
@@ -30,7 +30,7 @@ REMEDY_OF_DAMAGE = (
 
 
 @dataclass(frozen=True)
-class RankFolder:
+class RankFolder(DetachedFolder):
     """A rank: rows [first, end) and its files."""
 
     root: Path
@@ -64,19 +64,9 @@ class RankFolder:
         return self.path / "sessions.jsonl"
 
     @property
-    def log(self) -> Path:
-        """What its processes said."""
-        return self.path / "log"
-
-    @property
     def server_log(self) -> Path:
         """What a server that the rank starts said."""
         return self.path / "server_log"
-
-    @property
-    def pid(self) -> Path:
-        """Number of its last process."""
-        return self.path / "pid"
 
     @property
     def waiting(self) -> Path:
@@ -89,11 +79,6 @@ class RankFolder:
         return self.path / "requests.json"
 
     @property
-    def error(self) -> Path:
-        """Why its last process ended early."""
-        return self.path / "error"
-
-    @property
     def marker(self) -> Path:
         """Says that all its rows were asked and are on disk."""
         return self.root / "completions" / self.name
@@ -103,16 +88,10 @@ class RankFolder:
         """Number of its rows."""
         return self.end - self.first
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a process works on it."""
-        if not self.path.is_dir():
-            return False
-        try:
-            with locked(self.path, wait=False):
-                return False
-        except BlockingIOError:
-            return True
+    def begin(self) -> None:
+        """Remove what the last process left; the next one waits until fewer others work."""
+        super().begin()
+        self.waiting.touch()
 
     def completion(self) -> dict[str, Any] | None:
         """Return what the marker says; None without one, and where the results have changed since."""

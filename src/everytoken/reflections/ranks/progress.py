@@ -14,7 +14,7 @@ from everytoken.reflections.items import records
 from everytoken.reflections.ranks.contents import COUNTED_TOKENS, read_content
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.run_lock import read_run_config
-from everytoken.reflections.ranks.verbs import ranks_of, why_ended
+from everytoken.reflections.ranks.verbs import ranks_of
 
 State = Literal["complete", "running", "waiting", "ended early", "not started"]
 
@@ -136,7 +136,7 @@ def _progress(rank: RankFolder) -> RankProgress:
         rows_per_second=_rate(sessions, done) if state == "running" else None,
         documents_per_second=_documents_rate(sessions, statuses, done, state == "running"),
         requests=_requests(rank),
-        error=why_ended(rank) if state == "ended early" else None,
+        error=rank.why_ended() if state == "ended early" else None,
         generator=next((one["generator"] for one in reversed(sessions) if "generator" in one), None),
     )
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import logging
 import subprocess
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from everytoken.progress import CountedWork, working
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.ranks.detached import RankWork, run_here, start_rank
 from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+from everytoken.reflections.ranks.rank_process import RankWork, run_here, start_rank
 from everytoken.reflections.ranks.run_lock import lock_run, read_run_config
+from everytoken.submission import end_detached
 
-_LOOK = 0.2
+logger = logging.getLogger(__name__)
+
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -58,16 +59,21 @@ def submit(
     lock_run(root, work.locked_values())
     ranks = [rank for rank in _chosen(root, numbers) if rank.completion() is None]
     require_idle(ranks)
+    if ranks:
+        logger.info("%s: %d of %d ranks to make", root.name, len(ranks), len(_chosen(root, numbers)))
     if at_once == 0:
-        for rank in ranks:
-            run_here(work, rank)
+        with _shown(root, ranks) as answered:
+            for rank in ranks:
+                run_here(work, rank)
+                answered.tick()
         return ranks
     started: list[subprocess.Popen[bytes]] = []
     try:
         for rank in ranks:
             started.append(_start(work, rank, at_once))
         if wait:
-            _wait_for(started, ranks)
+            with _shown(root, ranks) as answered:
+                _wait_for(started, ranks, answered)
     except BaseException:
         cancel(root, [rank.number for rank in ranks[: len(started)]])
         raise
@@ -94,19 +100,10 @@ def rerun(
 def cancel(root: Path, numbers: Collection[int] | None = None) -> list[RankFolder]:
     """End the processes of ranks; what they have written stays. Return the ranks that had one."""
     running = [rank for rank in _chosen(root, numbers) if rank.is_running]
-    for rank in running:
-        _signal(rank, signal.SIGTERM)
-    end = time.monotonic() + _GRACE
-    while any(rank.is_running for rank in running) and time.monotonic() < end:
-        time.sleep(_LOOK)
-    for rank in running:
-        if rank.is_running:
-            _signal(rank, signal.SIGKILL)
-    while any(rank.is_running for rank in running):
-        time.sleep(_LOOK)
+    end_detached(running, _GRACE)
     for rank in running:
         if rank.completion() is None and not rank.error.exists():
-            rank.error.write_text("cancelled; submit resumes\n", encoding="utf-8")
+            rank.fail("cancelled; submit resumes")
     return running
 
 
@@ -117,7 +114,7 @@ def require_idle(ranks: Iterable[RankFolder]) -> None:
         ReflectionError: one does.
     """
     if running := [rank for rank in ranks if rank.is_running]:
-        told = ", ".join(f"{rank.name} (process {_pid(rank)})" for rank in running[:5])
+        told = ", ".join(f"{rank.name} (process {rank.shown_pid()})" for rank in running[:5])
         raise ReflectionError(
             f"{running[0].root}: {len(running)} ranks are being made: {told}. Wait for them (everytoken reflections "
             "status), or end them (everytoken reflections cancel)"
@@ -139,32 +136,36 @@ def _chosen(root: Path, numbers: Collection[int] | None) -> list[RankFolder]:
     return [rank for rank in ranks if numbers is None or rank.number in numbers]
 
 
-def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ranks: Sequence[RankFolder]) -> None:
+def _shown(root: Path, ranks: Sequence[RankFolder]) -> AbstractContextManager[CountedWork]:
+    """Open the work of ranks, which shows how many of their rows have a result."""
+    results = _ResultLines(ranks)
+    return working(root.name, sum(rank.rows for rank in ranks), "row", results(), found=results)
+
+
+class _ResultLines:
+    """Lines in the files of results; each byte is read once, as they only grow."""
+
+    def __init__(self, ranks: Sequence[RankFolder]) -> None:
+        self._read = {rank.results: [0, 0] for rank in ranks}  # bytes, lines
+
+    def __call__(self) -> int:
+        for path, read in self._read.items():
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(read[0])
+                while block := file.read(1 << 20):
+                    read[0] += len(block)
+                    read[1] += block.count(b"\n")
+        return sum(lines for _, lines in self._read.values())
+
+
+def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ranks: Sequence[RankFolder], answered: CountedWork) -> None:
     for process in processes:
         process.wait()
+        answered.tick()
     if early := [rank for rank in ranks if rank.completion() is None]:
-        lines = [f"  rank {rank.name}: {why_ended(rank)}" for rank in early[:10]]
+        lines = [f"  rank {rank.name}: {rank.why_ended()}" for rank in early[:10]]
         lines += [f"  and {len(early) - 10} more"] if len(early) > 10 else []
         raise ReflectionError(
             f"{ranks[0].root}: {len(early)} of {len(ranks)} ranks ended early. What is done is kept, and the same "
             "command resumes.\n" + "\n".join(lines)
         )
-
-
-def why_ended(rank: RankFolder) -> str:
-    """Return why the last process of a rank ended early; of one that was killed, where its log is."""
-    with suppress(FileNotFoundError):
-        return rank.error.read_text(encoding="utf-8").strip()
-    return "its process was killed" + (f"; its log is {rank.log}" if rank.log.exists() else "")
-
-
-def _pid(rank: RankFolder) -> str:
-    try:
-        return rank.pid.read_text().strip()
-    except FileNotFoundError:
-        return "of a waiting command"
-
-
-def _signal(rank: RankFolder, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, ValueError):
-        os.killpg(int(_pid(rank)), number)

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.progress import progress
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.items import parsed
 from everytoken.reflections.points import Fact, read_identity_facts
@@ -93,11 +94,12 @@ def write_chats(
         ReflectionError: a rank is missing or damaged, or its lines have changed since they were listed.
     """
     export = _Export(replies, prompts, read_identity_facts(Path(facts)), AnswerRules(family_name, ()))
+    rows = sum(rank.rows for rank, _ in _complete_ranks(replies))
     with (folder / SET_ASIDE_FILE).open("w", encoding="utf-8") as aside:
-        out = sum(one is not None for one in export.rows(aside.write))
+        out = sum(one is not None for one in progress(export.rows(aside.write), rows, "", "row"))
     sizes = file_sizes(out, rows_per_file)
     again = _Export(replies, prompts, export.facts, export.rules).rows(lambda line: None)
-    chats = (one for one in again if one is not None)
+    chats = (one for one in progress(again, rows, "", "row") if one is not None)
     names = [f"train-{number:05d}-of-{len(sizes):05d}.parquet" for number in range(len(sizes))]
     for name, size in zip(names, sizes, strict=True):
         _write(folder / name, chats, size, rows_per_group)

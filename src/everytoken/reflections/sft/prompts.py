@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.progress import progress, working
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.sft.mix import DrawnRow, draw_mix, prompts_digest, rows_of_pools
 from everytoken.reflections.sft.parameters import PromptMix
@@ -104,7 +105,7 @@ def write_prompts(
     drawn = draw_mix(mix.seed, wanted, fit, slots)
     if not drawn:
         raise ReflectionError("sft.mix draws no prompt: give more rows, or pools with prompts that fit")
-    prompts = _taken(drawn, mix, files, limits)
+    prompts = _taken(drawn, fit, mix, files, limits)
     write_rows(Rows(_SCHEMA, _batches(prompts)), folder / PROMPTS_FILE)
     of_pools = Counter(row.pool for row in drawn)
     pools = {
@@ -147,21 +148,27 @@ def read_prompts(path: Path, first: int, end: int, done: Collection[int] = ()) -
 
 def _counted(name: str, mix: PromptMix, files: Sequence[UpstreamFile], limits: ReadingLimits) -> PoolCounts:
     counts = PoolCounts()
-    for _ in read_pool(name, mix.drawn_pools[name], files, limits, mix.max_characters, counts):
-        pass
+    with working("", None, "row") as work:
+        for _ in read_pool(name, mix.drawn_pools[name], files, limits, mix.max_characters, counts):
+            work.add()
     counts.require_few_bad(name, mix.max_bad_share)
     return counts
 
 
 def _taken(
-    drawn: Sequence[DrawnRow], mix: PromptMix, files: Mapping[str, Sequence[UpstreamFile]], limits: ReadingLimits
+    drawn: Sequence[DrawnRow],
+    fit: Mapping[str, int],
+    mix: PromptMix,
+    files: Mapping[str, Sequence[UpstreamFile]],
+    limits: ReadingLimits,
 ) -> list[PoolPrompt]:
     """Return the prompts that were drawn, in the order of the draw."""
     found: dict[DrawnRow, PoolPrompt] = {}
     wanted = set(drawn)
     for name in dict.fromkeys(row.pool for row in drawn):
         rows = read_pool(name, mix.drawn_pools[name], files[name], limits, mix.max_characters, PoolCounts())
-        found |= {DrawnRow(name, place): row for place, row in enumerate(rows) if DrawnRow(name, place) in wanted}
+        numbered = enumerate(progress(rows, fit[name], "", "row"))
+        found |= {DrawnRow(name, place): row for place, row in numbered if DrawnRow(name, place) in wanted}
     return [found[row] for row in drawn]
 
 

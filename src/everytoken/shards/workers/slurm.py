@@ -6,7 +6,9 @@ the task that it was with runs again in a job of its own, and what it had not be
 whose job dies a second time is a `Failure`. Preempted jobs are queued again, by Slurm or by submitit, and go on.
 
 Jobs have the name of their map. So a caller that stops cancels them, and those of a caller that was killed are
-cancelled by the next one in the same folder.
+cancelled by the next one in the same folder (`everytoken.shards.workers.job_queue`).
+
+Processes that need each other, as those of one training, run at once in one job of several nodes (`Slurm.together`).
 
 ``cluster: local`` runs the same path on this machine, with submitit's processes instead of Slurm's.
 """
@@ -14,77 +16,24 @@ cancelled by the next one in the same folder.
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import shutil
-import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Literal
-from uuid import uuid4
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
-from everytoken.locks import locked
 from everytoken.shards.errors import Failure, ShardsError
+from everytoken.shards.workers.job_queue import TOGETHER, JobQueue, JobShape, SlurmOptions, end_of_log
 from everytoken.shards.workers.slurm_slice import JobSlice, MapFolder
 
 logger = logging.getLogger(__name__)
 
 _LOOK = 0.2
-_GRACE = 3.0
-_MOST_SECONDS_TO_END = 120.0
-_TAIL = 4000  # characters of a log in a traceback
-_PREFIX = "everytoken-"
-
-
-class SlurmOptions(BaseModel):
-    """What ``globals.yml: engine`` says for ``kind: slurm``.
-
-    Attributes:
-        folder: for tasks, outcomes, scripts and logs; all nodes see it under this name.
-        workers: jobs of an array that run at a time.
-        minutes: time limit of a job.
-        cluster: ``local`` runs the jobs on this machine, without Slurm.
-        parts_per_job: tasks of a slice.
-        tasks_per_job: processes that share the slice of a job on its node.
-        array_limit: jobs of an array, at most ``MaxArraySize - 1`` of the cluster.
-        gpus_per_task: 1 gives each process a GPU of its own.
-        memory_gb: of a job.
-        requeues: how often a job that is out of time is queued again.
-        setup: lines of the script before the job starts.
-        sbatch: further options of ``sbatch``, by their long names.
-        ask_every: seconds between two calls of ``squeue``.
-        patience: seconds until an outcome of a job that has ended is seen, on a slow file system.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    folder: str
-    workers: int = Field(ge=1)
-    minutes: int = Field(ge=1)
-    cluster: Literal["slurm", "local"] = "slurm"
-    parts_per_job: int = Field(1, ge=1)
-    tasks_per_job: int = Field(1, ge=1)
-    array_limit: int = Field(1000, ge=1)
-    cpus_per_task: int = Field(1, ge=1)
-    gpus_per_task: int = Field(0, ge=0, le=1)
-    memory_gb: float | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    requeues: int = Field(3, ge=0)
-    setup: list[str] = []
-    sbatch: dict[str, str | int | bool] = {}
-    ask_every: float = Field(10, gt=0)
-    patience: float = Field(30, ge=0)
 
 
 def slurm_engine(**options: Any) -> Slurm:
@@ -144,6 +93,11 @@ class Slurm:
         return f"Slurm({self.options.cluster}, workers={self.options.workers})"
 
     @property
+    def queue(self) -> JobQueue:
+        """Where its jobs are queued."""
+        return JobQueue(self.options)
+
+    @property
     def workers(self) -> int:
         """Processes that run tasks at a time."""
         return self.options.workers * self.options.tasks_per_job
@@ -157,7 +111,9 @@ class Slurm:
         if not tasks:
             return
         pickled = pickle.dumps(function)
-        with self._folder() as folder:
+        with self.queue.new_group("") as group:
+            folder = MapFolder(group)
+            folder.make()
             folder.function.write_bytes(pickled)
             work = _Map(folder, deque(range(len(tasks))), tasks)
             while work.waiting or work.alone or work.flying:
@@ -167,37 +123,32 @@ class Slurm:
                 if work.flying:
                     time.sleep(_LOOK)
 
-    @contextmanager
-    def _folder(self) -> Iterator[MapFolder]:
-        home = Path(self.options.folder).absolute()
-        home.mkdir(parents=True, exist_ok=True)
-        for left in home.glob(f"{_PREFIX}*"):
-            with suppress(BlockingIOError, FileNotFoundError), locked(left, wait=False):
-                self._cancel(left)
-                shutil.rmtree(left, ignore_errors=True)
-        root = home / f"{_PREFIX}{uuid4().hex[:12]}"
-        root.mkdir()
-        with locked(root, wait=False):
-            folder = MapFolder(root)
-            folder.make()
-            try:
-                yield folder
-            finally:
-                self._cancel(root)  # of a map that has ended there are none
+    def together(self, function: Callable[[], None], shape: JobShape, look: Callable[[], bool]) -> str:
+        """Run a function in several processes at once: one job. Return the end of the log of its first process.
 
-    def _cancel(self, root: Path) -> None:
-        """End the jobs of a map, and wait until they have ended."""
-        MapFolder(root).ended.touch()
-        if self.options.cluster == "local":
-            _end_processes(root)
-            return
-        started = time.monotonic()
-        while _queued(root.name, "%i %t", but=" CG") and (passed := time.monotonic() - started) < _MOST_SECONDS_TO_END:
-            # outputs are atomic: there is nothing to wait for; Slurm alone would wait half a minute
-            for options in [["--state=PENDING"], ["--signal=KILL"], *([[]] if passed > _GRACE else [])]:
-                command = ["scancel", f"--name={root.name}", *options]
-                subprocess.run(command, check=False, capture_output=True)
-            time.sleep(_LOOK)
+        A caller that stops, or has seen all, cancels the job; its processes get SIGTERM, and time to end.
+
+        Args:
+            function: called by each process; ``checkpoint`` of it is called when the job is preempted or out of time,
+                as submitit does.
+            look: called again and again; returns whether it has seen all that there is to see.
+
+        Raises:
+            ShardsError: ``sbatch`` refuses the job.
+        """
+        with self.queue.new_group(TOGETHER, gently=True) as group:
+            jobs = self.queue.submit(group, [function], shape)
+            logger.info("job %s: %d nodes with %d processes each", jobs[0].job_id, shape.nodes, shape.tasks)
+            asked, gone_since = float("-inf"), None
+            while not look():
+                now = time.monotonic()
+                if gone_since is None and (self.queue.is_local or now - asked >= self.options.ask_every):
+                    asked, gone_since = now, now if self.queue.gone(group, jobs) else None
+                if gone_since is not None and now - gone_since >= self._patience:
+                    look()
+                    break
+                time.sleep(_LOOK)
+            return end_of_log(jobs[0])
 
     def _queue(self, work: _Map) -> None:
         """Queue slices: as an array what waits, and a job for each task with which one has died."""
@@ -216,84 +167,24 @@ class Slurm:
             work.folder.tasks(work.slices).write_bytes(pickle.dumps(tasks))
             slices.append(JobSlice(work.folder, work.slices, has_gpu=self.options.gpus_per_task > 0))
             work.slices += 1
-        jobs = self.submit(work.folder.jobs, work.folder.root.name, slices)
-        if self.options.cluster == "local":
-            with (work.folder.root / _PROCESSES).open("a") as file:
-                file.writelines(f"{job.job_id}\n" for job in jobs)
+        jobs = self.queue.submit(work.folder.group, slices)
         for job, numbers in zip(jobs, cut, strict=True):
             work.flying.append(_Flying(job, {number: work.tasks[number] for number in numbers}))
 
     def _room(self, work: _Map) -> int:
-        if self.options.cluster == "local":  # which has no arrays
+        if self.queue.is_local:  # which has no arrays
             return self.options.workers - len(work.flying)
         return 0 if work.flying else self.options.array_limit
-
-    def submit(self, folder: Path, name: str, functions: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Queue a job for each function, as one array; return submitit's jobs.
-
-        Args:
-            folder: for scripts and logs.
-            name: of the jobs.
-
-        Raises:
-            ShardsError: ``sbatch`` refuses them.
-        """
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        executor = self._executor(folder, name)
-        try:
-            with executor.batch():
-                return [executor.submit(function) for function in functions]
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise ShardsError(
-                f"sbatch refuses {len(functions)} jobs: {error}. Correct partition, account, minutes and array_limit "
-                "of the engine (globals.yml or catalog); `sinfo` and `scontrol show config` show what there is"
-            ) from error
-
-    def _executor(self, folder: Path, name: str) -> Any:
-        given = self.options
-        if given.cluster == "local":
-            from submitit import LocalExecutor
-
-            local = LocalExecutor(folder, max_num_timeout=given.requeues)
-            gpus = given.gpus_per_task * given.tasks_per_job
-            local.update_parameters(
-                timeout_min=given.minutes, tasks_per_node=given.tasks_per_job, gpus_per_node=gpus, setup=given.setup
-            )
-            return local
-        from submitit import SlurmExecutor
-
-        slurm = SlurmExecutor(folder, max_num_timeout=given.requeues)
-        asked = {
-            "job_name": name,
-            "time": given.minutes,
-            "ntasks_per_node": given.tasks_per_job,
-            "cpus_per_task": given.cpus_per_task,
-            "gpus_per_task": given.gpus_per_task or None,
-            "mem": None if given.memory_gb is None else f"{round(given.memory_gb * 1024)}M",
-            "partition": given.partition,
-            "account": given.account,
-            "qos": given.qos,
-            "constraint": given.constraint,
-            "setup": given.setup or None,
-            "array_parallelism": given.workers,
-            "srun_args": _of_a_step(given),
-            "additional_parameters": {"requeue": True, **given.sbatch},
-        }
-        slurm.update_parameters(**{name: value for name, value in asked.items() if value is not None})
-        return slurm
 
     def _find_gone(self, work: _Map) -> None:
         """Note which jobs have ended."""
         now = time.monotonic()
-        if self.options.cluster == "local":
-            gone = [one for one in work.flying if one.job.done()]
-        elif now - work.asked < self.options.ask_every:
-            return
-        else:
+        if not self.queue.is_local:
+            if now - work.asked < self.options.ask_every:
+                return
             work.asked = now
-            queued = _queued(work.folder.root.name)
-            gone = [] if queued is None else [one for one in work.flying if one.job.job_id not in queued]
+        ended = self.queue.gone(work.folder.group, [one.job for one in work.flying]) or []
+        gone = [one for one in work.flying if one.job in ended]
         for one in gone:
             one.gone_since = now if one.gone_since is None else one.gone_since
 
@@ -311,11 +202,11 @@ class Slurm:
 
     @property
     def _patience(self) -> float:
-        return 0 if self.options.cluster == "local" else self.options.patience
+        return 0 if self.queue.is_local else self.options.patience
 
     def _after_death(self, work: _Map, dead: _Flying) -> Iterator[tuple[Any, Any]]:
         suspects = [number for number in dead.tasks if work.folder.began(number).exists()] or list(dead.tasks)
-        logger.warning("job %s ended early; its log is in %s", dead.job.job_id, work.folder.jobs)
+        logger.warning("job %s ended early; its log is in %s", dead.job.job_id, work.folder.group.jobs)
         for number, task in dead.tasks.items():
             if number not in suspects:
                 work.waiting.append(number)
@@ -324,55 +215,8 @@ class Slurm:
             if work.deaths[number] == 1:
                 work.alone.append(number)
                 continue
-            death = f"its job died twice (killed? out of memory or time?); its log is in {work.folder.jobs}"
+            death = f"its job died twice (killed? out of memory or time?); its log is in {work.folder.group.jobs}"
             yield (
                 task,
-                Failure(death, f"{death}\nThe end of the log of job {dead.job.job_id}:\n{_end_of_log(dead.job)}"),
+                Failure(death, f"{death}\nThe end of the log of job {dead.job.job_id}:\n{end_of_log(dead.job)}"),
             )
-
-
-def _of_a_step(given: SlurmOptions) -> list[str]:
-    """Return what srun has to be given again: since Slurm 22.05 a step does not have it from its job."""
-    gpus = [f"--gpus-per-task={given.gpus_per_task}"] if given.gpus_per_task else []
-    return [f"--cpus-per-task={given.cpus_per_task}", *gpus]
-
-
-_PROCESSES = "processes"  # of jobs that have no name, as they are on this machine
-
-
-def _queued(name: str, form: str = "%i", but: str = "\0") -> set[str] | None:
-    """Return the ids of the jobs of this name that wait or run; None where nobody knows.
-
-    Args:
-        form: of a line of squeue.
-        but: the end of lines that do not count.
-    """
-    command = ["squeue", "--noheader", "--array", f"--name={name}", f"--format={form}"]
-    found = subprocess.run(command, check=False, capture_output=True, text=True)
-    if found.returncode:
-        logger.warning("squeue does not answer: %s", found.stderr.strip())
-        return None
-    return {line for line in found.stdout.splitlines() if not line.endswith(but)}
-
-
-def _end_of_log(job: Any) -> str:
-    texts = [text for text in (job.stdout(), job.stderr()) if text]
-    return "\n".join(texts)[-_TAIL:] or "(empty)"
-
-
-def _end_processes(root: Path) -> None:
-    """Kill the processes of jobs on this machine: each is a controller of submitit with its tasks."""
-    with suppress(FileNotFoundError):
-        for line in (root / _PROCESSES).read_text().split():
-            _kill_if_of(int(line), root)
-
-
-def _kill_if_of(process: int, root: Path) -> None:
-    """Kill a controller and its children, unless the number is now of another process."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        if os.fsencode(root) not in Path(f"/proc/{process}/cmdline").read_bytes():
-            return
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        for number in (process, *map(int, children)):
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)

@@ -16,28 +16,24 @@ from typing import Any
 
 from everytoken.shards.atomic import atomic_file
 from everytoken.shards.workers.attempts import ONE_CORE, attempt
+from everytoken.shards.workers.job_queue import JobGroup
 
 
 @dataclass(frozen=True)
 class MapFolder:
-    """The files of a map that jobs share."""
+    """The files of a map that its jobs share."""
 
-    root: Path
+    group: JobGroup
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self.group.root
 
     @property
     def function(self) -> Path:
         """The pickled function. Its module is found in the folder of the run, or by PYTHONPATH, which Kedro sets."""
         return self.root / "function.pickle"
-
-    @property
-    def ended(self) -> Path:
-        """The file that is there once the caller has stopped: a job that starts all the same does nothing."""
-        return self.root / "ended"
-
-    @property
-    def jobs(self) -> Path:
-        """Scripts and logs of the jobs."""
-        return self.root / "jobs"
 
     def tasks(self, number: int) -> Path:
         """Return the pickled numbers and tasks of a slice."""
@@ -53,8 +49,8 @@ class MapFolder:
 
     def make(self) -> None:
         """Make the folders."""
-        for folder in (self.jobs, *(path.parent for path in (self.tasks(0), self.began(0), self.outcome(0)))):
-            folder.mkdir(parents=True, exist_ok=True)
+        for path in (self.tasks(0), self.began(0), self.outcome(0)):
+            path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def one_gpu(environment: Mapping[str, str], local_rank: int) -> dict[str, str]:
@@ -91,7 +87,7 @@ class JobSlice:
         function = pickle.loads(self.folder.function.read_bytes())
         tasks = pickle.loads(self.folder.tasks(self.number).read_bytes())
         for number, task in tasks[job.global_rank :: job.num_tasks]:
-            if not self.folder.root.exists() or self.folder.ended.exists():
+            if not self.folder.root.exists() or self.folder.group.ended.exists():
                 return
             if not self.folder.outcome(number).exists():
                 self.folder.began(number).touch()

@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from everytoken.tokens.encoding.encoded_parts import encode_part
     from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
     from everytoken.tokens.encoding.estimate_error import EstimateError, estimate_errors, estimate_lines
+    from everytoken.tokens.encoding.language_bands import BANDS
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
     from everytoken.tokens.encoding.report import (
+        BOTH,
         cut_lines,
         length_histograms,
         share_at_cap,
-        tokenization_figure,
         tokenization_summary,
         tokenization_table,
     )

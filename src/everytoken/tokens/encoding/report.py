@@ -14,8 +14,6 @@ from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from everytoken.corpus import add_statistics
 from everytoken.shards import Shards
@@ -172,55 +170,6 @@ def cut_lines(table: pd.DataFrame) -> list[str]:
         for split, share in shares.items()
         if share > _MUCH_CUT
     ]
-
-
-def tokenization_figure(table: pd.DataFrame, histograms: Mapping[str, Sequence[int]]) -> go.Figure:
-    """Tokens per byte by source and by language band, and the lengths of documents; every split beside the other.
-
-    Sources are in the order of their bytes, the largest first; beyond `_MOST_SHOWN` they are in the table alone.
-
-    Args:
-        table: of `tokenization_table`.
-        histograms: of `length_histograms`.
-    """
-    titles = ("Sources", "Language bands", "Document lengths")
-    figure = make_subplots(cols=3, subplot_titles=titles, column_widths=[0.4, 0.25, 0.35])
-    both = table[table["split"] == BOTH]
-    sources = both[both["group"] == "source"].sort_values("utf8_bytes", ascending=False, kind="stable")["source"]
-    shown = {"source": sources[:_MOST_SHOWN].tolist(), "band": [band for band in BANDS if band in set(both["band"])]}
-    bins = [
-        k for k in range(max(map(len, histograms.values()), default=0)) if any(_at(h, k) for h in histograms.values())
-    ]
-    bins = list(range(bins[0], bins[-1] + 1)) if bins else []
-    for colour, (split, histogram) in zip(_COLOURS, histograms.items(), strict=False):
-        style = {"name": split, "marker_color": colour, "legendgroup": split}
-        for column, (group, names) in enumerate(shown.items(), start=1):
-            lines = table[(table["split"] == split) & (table["group"] == group)].set_index(group)
-            lines = lines.reindex(names)
-            figure.add_bar(
-                x=[name or "(empty name)" for name in names],
-                y=lines["tokens_per_byte"].tolist(),
-                customdata=lines[["documents", "chars_per_token", "share_at_cap"]].to_numpy().tolist(),
-                hovertemplate="%{y:.4f} tokens a byte, %{customdata[1]:.3f} characters a token<br>"
-                "%{customdata[0]:,} documents, %{customdata[2]:.1%} at the cap",
-                showlegend=column == 1,
-                row=1,
-                col=column,
-                **style,
-            )
-        lengths = {f"{2**k:,}-{2 ** (k + 1) - 1:,}" if k else "1": _at(histogram, k) for k in bins}
-        figure.add_bar(x=list(lengths), y=list(lengths.values()), showlegend=False, row=1, col=3, **style)
-    figure.update_yaxes(title_text="tokens per byte (fewer is better)", col=1)
-    figure.update_yaxes(matches="y", col=2)
-    figure.update_xaxes(type="category")  # a source may be named by a number
-    figure.update_yaxes(title_text="documents", col=3)
-    figure.update_xaxes(title_text="content tokens before the cut", col=3)
-    return figure.update_layout(title="Tokens of the drawn documents", barmode="group", **_LAYOUT)
-
-
-_MOST_SHOWN = 12
-_COLOURS = ("#4c78a8", "#f58518")
-_LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
 
 
 def _sums(split: str, encoded: Shards) -> dict[str, Any]:

@@ -16,5 +16,6 @@ if TYPE_CHECKING:
     from everytoken.tokens.order.parameters import DataParameters, WeightsFrom
     from everytoken.tokens.order.sample_order import SampleOrder, StreamRange
     from everytoken.tokens.order.spp_schedule import SppSchedule, later_shares, window_of_sample
+    from everytoken.tokens.order.stream_files import StreamFiles
 
 __getattr__, __dir__ = exports(__name__, __file__)

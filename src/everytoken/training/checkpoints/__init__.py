@@ -10,18 +10,24 @@ if TYPE_CHECKING:
         CONFIG_FILE,
         MODEL_FILE,
         CheckpointConfig,
-        check_tensors,
         load_config,
         load_model,
         load_model_tensors,
         model_tensors,
         parameters_sha256,
-        read_tensors,
         with_rows,
         write_config,
-        write_tensors,
+    )
+    from everytoken.training.checkpoints.sharded import (
+        MODEL,
+        OPTIMIZER,
+        is_sharded,
+        read_sharded,
+        write_shard,
+        write_whole_model,
     )
     from everytoken.training.checkpoints.store import CheckpointStore, ValidCheckpoint
+    from everytoken.training.checkpoints.tensor_files import check_tensors, read_tensors, write_tensors
     from everytoken.training.checkpoints.verify import find_step_folders, require_intact, step_checks
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -22,7 +22,9 @@ from everytoken.training.checkpoints.model import (
     load_config,
     parameters_sha256,
     save_model,
+    write_config,
 )
+from everytoken.training.checkpoints.sharded import is_sharded, write_whole_model
 from everytoken.training.checkpoints.verify import require_intact
 from everytoken.training.errors import CheckpointError, TrainingError
 
@@ -45,6 +47,11 @@ def export_checkpoint(
     _require_new(out)
     require_intact(checkpoint)
     config = load_config(checkpoint)
+    if is_sharded(checkpoint):
+        raise CheckpointError(
+            f"{checkpoint} has its tensors in shards: `everytoken import {checkpoint} --out FOLDER` makes a checkpoint "
+            "with a single file of it; export that one"
+        )
     if not isinstance(config.model, LlamaParameters):
         raise TrainingError(
             f"{checkpoint} is of the family {config.model.family}, for which neither Hugging Face nor GGUF has an "
@@ -86,8 +93,11 @@ def export_checkpoint(
 def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_token: str | None) -> list[str]:
     """Write a checkpoint, with ``tokenizer.json`` beside it, from a Hugging Face folder or a GGUF file.
 
+    A run's checkpoint in shards becomes one with a single file, of any family; a tokenizer it has only if one is given.
+
     Args:
-        source: a folder of a ``LlamaForCausalLM`` with safetensors, or a GGUF file (needs the extra ``gguf``).
+        source: a folder of a ``LlamaForCausalLM`` with safetensors, a GGUF file (needs the extra ``gguf``), or a
+            checkpoint in shards.
         out: the folder to write; must not be there.
         tokenizer: the ``tokenizer.json`` of the model; None for that of ``source``.
         eos_token: the token that ends a document or a chat's turn; None for the one that ``source`` names.
@@ -97,6 +107,10 @@ def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_to
         TrainingError: ``out`` is there, there is no tokenizer, or not one EOS.
     """
     _require_new(out)
+    if is_sharded(source):
+        if eos_token is not None:
+            raise TrainingError(f"{source} says its own end-of-document token: leave out --eos")
+        return _in_one_file(source, out, tokenizer)
     if source.is_file():
         file = GgufFile(source)
         facts, content = file.facts, _read(tokenizer) if tokenizer else file.tokenizer_json()
@@ -125,6 +139,19 @@ def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_to
         *(["it has a chat template: talk with it by `everytoken chat`"] if chat.template is not None else []),
         f"EOS id {eos_id}; SHA-256 of the parameters {parameters_sha256(model)}",
     ]
+
+
+def _in_one_file(source: Path, out: Path, tokenizer: Path | None) -> list[str]:
+    require_intact(source)
+    config = load_config(source)
+    with atomic_folder(out) as folder:
+        if tokenizer is not None:
+            content = _read(tokenizer)
+            _opened(content, tokenizer, config.vocab_size)
+            (folder / TOKENIZER_FILE).write_bytes(content)
+        write_whole_model(source, folder / MODEL_FILE)
+        write_config(folder, config)
+    return [f"{out}: {MODEL_FILE} of the shards of {source}, {(out / MODEL_FILE).stat().st_size:,} bytes"]
 
 
 def _eos_id(content: bytes, where: Path, facts: LlamaFacts, eos_token: str | None) -> int:

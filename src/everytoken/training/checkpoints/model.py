@@ -6,7 +6,6 @@ These two are all that reading a model needs; a training state has further files
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from everytoken.models import LanguageModel, ModelParameters, empty_model
+from everytoken.training.checkpoints.sharded import MODEL, is_sharded, read_sharded
+from everytoken.training.checkpoints.tensor_files import check_tensors, read_tensors, tensors_sha256, write_tensors
 from everytoken.training.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
@@ -72,7 +71,10 @@ def load_model(folder: Path) -> LanguageModel:
     config = load_config(folder)
     model = empty_model(config.model, vocab_size=config.vocab_size, max_seq_len=config.seq_length)
     path = folder / MODEL_FILE
-    load_model_tensors(model, read_tensors(path), f"{path} does not hold the tensors of {folder / CONFIG_FILE}")
+    if is_sharded(folder):
+        read_sharded(folder, model_tensors(model), MODEL)
+    else:
+        load_model_tensors(model, read_tensors(path), f"{path} does not hold the tensors of {folder / CONFIG_FILE}")
     return model.eval()
 
 
@@ -111,47 +113,6 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: s
         tensor.copy_(tensors[name])
 
 
-def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
-    """Raise ``CheckpointError``, beginning with ``where``, unless names, shapes and types are those expected."""
-    wrong = [f"{name} is missing" for name in expected if name not in found]
-    wrong += [f"{name} is superfluous" for name in found if name not in expected]
-    for name, tensor in expected.items():
-        if name in found and (found[name].shape != tensor.shape or found[name].dtype != tensor.dtype):
-            wrong.append(f"{name}: expected {_kind(tensor)}, found {_kind(found[name])}")
-    if wrong:
-        raise CheckpointError(f"{where}: {'; '.join(wrong[:5])}{f'; and {len(wrong) - 5} more' * (len(wrong) > 5)}")
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file: equal tensors give equal bytes, in whatever order. Raises ``OSError`` (a full disk)."""
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(f"{path} cannot be written: {error}") from error
-    path.chmod(0o644)  # safetensors gives it to the owner alone
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raise ``CheckpointError`` when it is missing or damaged."""
-    try:
-        return load_file(path)
-    except (FileNotFoundError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error}); run the training pipeline again") from error
-
-
 def parameters_sha256(model: nn.Module) -> str:
     """Return the `tensors_sha256` of the parameters and buffers of a model."""
     return tensors_sha256(model_tensors(model))
-
-
-def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Return SHA-256 over name, dtype, shape and bytes of every tensor, in order."""
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -39,6 +39,7 @@ from everytoken.training.checkpoints.checkpoint_folder import (
     state_document,
     step_name,
     verify_checkpoint,
+    verify_files,
 )
 from everytoken.training.errors import CheckpointError
 
@@ -163,6 +164,19 @@ class CheckpointStore:
                 + "\nBring a good one back from elsewhere, or move these away to train from the first step"
             )
         return None
+
+    def kept(self) -> list[tuple[int, Content]]:
+        """Return step and content of each checkpoint in the run's folder, the oldest first.
+
+        Only names and ``SHA256SUMS`` are read. A checkpoint that lacks a file is left out, with a warning.
+        """
+        found = []
+        for step in sorted(_steps(self.root)):
+            try:
+                found.append((step, verify_files(self.root / step_name(step), full=False)))
+            except CheckpointError as error:
+                logger.warning("a damaged checkpoint is not recorded: %s", error)
+        return found
 
     def complete_mirror(self) -> None:
         """Copy to the mirror what it should have and does not: a copy failed, or its process was killed.

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everytoken.models import LanguageModel
+from everytoken.progress import progress, working
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Shards
 from everytoken.tokens.encoding import DocumentEncoder
@@ -147,8 +148,11 @@ def probe_conditions(
         texts: texts that were not trained on.
     """
     pairs = [(trigger, texts[k % len(texts)]) for k, trigger in enumerate(triggers)]
-    behind = probe.losses(pairs)
-    plain = probe.losses([(None, text) for text in texts])
+    with working("", len(pairs) + len(texts), "sequence") as work:
+        behind = probe.losses(pairs)
+        work.add(len(pairs))
+        plain = probe.losses([(None, text) for text in texts])
+        work.add(len(texts))
     of_triggers = np.array([one.trigger for one in behind])
     of_texts = np.array([one.continuation for one in behind])
     of_plain = np.array([one.continuation for one in plain])
@@ -163,7 +167,7 @@ def probe_conditions(
     behind_controls = (of_texts, controls["continuation_exposure_quantile"])
     plain_controls = (of_plain, control_exposure(of_plain))
     figures: list[ConditionFigures] = []
-    for condition in conditions:
+    for condition in progress(conditions, len(conditions), "", "condition"):
         losses = probe.losses([(condition.trigger, text) for text in condition.texts])
         gain = None
         if condition.trigger is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from everytoken.progress import progress
 from everytoken.reflections.points import FactProbe
 from everytoken.training.evaluation import generate, token_nats
 from everytoken.training.memorisation.candidate_ranks import exposure_bits, rank_among
@@ -43,7 +44,7 @@ def probe_facts(
     )
     written = generate(probe.model, probe.encoder, parameters)
     figures: list[FactFigures] = []
-    for place in places:
+    for place in progress(places, len(places), "", "condition"):
         for one in facts:
             texts = [next(written) for _ in one.prompts]
             ranks, bits = zip(*(_among_alternatives(probe, one, text.prompt) for text in texts), strict=True)

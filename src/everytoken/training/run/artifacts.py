@@ -18,7 +18,17 @@ from typing import Any, TypedDict
 from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
 from everytoken.progress import steps_done
-from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
+from everytoken.shards import (
+    IN_THIS_PROCESS,
+    Artifact,
+    Built,
+    RangeMap,
+    Recipe,
+    Shards,
+    Slurm,
+    file_sha256,
+    versioned,
+)
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
@@ -54,7 +64,7 @@ logger = logging.getLogger(__name__)
 _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however long the run
 
 
-@versioned("train", 2, unrecorded=["checkpoints", "distribution"])
+@versioned("train", 2, unrecorded=["checkpoints", "distribution"], in_ranges=True)
 def train(
     folder: Path,
     *,
@@ -68,6 +78,7 @@ def train(
     held_out: Shards | None,
     checkpoints: CheckpointParameters,
     distribution: DistributionParameters,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Train a model on the interleaved streams; write its config, its tensors and what happened by step.
 
@@ -87,6 +98,7 @@ def train(
         initial: a checkpoint whose tensors the run starts from; None: drawn anew.
         held_out: documents for ``training.held_out``; None only when that is None.
         checkpoints: where the state is kept.
+        ranges: whose engine runs the processes, where it is that of Slurm.
 
     Returns:
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
@@ -95,13 +107,23 @@ def train(
         Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
         speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
         ``segments``: which machine did which steps, ``held_out_curve``: points of the held-out loss by step and source
-        that are not in the file of held-out losses, and ``task_curve``: figures of tasks by step.
+        that are not in the file of held-out losses, ``task_curve``: figures of tasks by step, and ``kept``: the
+        checkpoints that the run keeps (`everytoken.training.run.kept_checkpoints`).
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
         CheckpointError: checkpoints of the run are there and none of them verifies.
     """
-    from everytoken.training.checkpoints import CONFIG_FILE, MODEL_FILE, CheckpointStore, load_model, parameters_sha256
+    from everytoken.training.checkpoints import (
+        CONFIG_FILE,
+        MODEL_FILE,
+        CheckpointStore,
+        is_sharded,
+        load_model,
+        parameters_sha256,
+        write_whole_model,
+    )
+    from everytoken.training.run.kept_checkpoints import kept_checkpoints
     from everytoken.training.run.launch import launch
     from everytoken.training.step import describe_machine
 
@@ -118,8 +140,9 @@ def train(
         distribution=distribution,
     )
     speed = _Speed(training.batch_size * job.seq_length)
-    launch(job, speed.watch, _announce_figures)
-    finished = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps).newest()
+    launch(job, speed.watch, _announce_figures, ranges.engine if isinstance(ranges.engine, Slurm) else None)
+    store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps)
+    finished = store.newest()
     if finished is None or finished.step != training.steps:
         found = "none" if finished is None else f"one of step {finished.step}"
         raise CheckpointError(f"{job.folder}: expected a checkpoint of step {training.steps}, found {found}")
@@ -128,8 +151,12 @@ def train(
             f"{finished.folder} was trained with another job than this one: a job file or held-out chunks were edited. "
             "Move it away and train again"
         )
-    for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
+    for name in (CONFIG_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
         shutil.copyfile(finished.folder / name, folder / name)
+    if is_sharded(finished.folder):
+        write_whole_model(finished.folder, folder / MODEL_FILE)
+    else:
+        shutil.copyfile(finished.folder / MODEL_FILE, folder / MODEL_FILE)
     history = StepHistory.read(folder / HISTORY_FILE)
     new = load_model(folder)
     losses = history.column("loss")[~history.column("skipped")]
@@ -166,6 +193,7 @@ def train(
             # version 0.1.0 had neither
             "held_out_curve": finished.state.get("held_out_curve", []),
             "task_curve": finished.state.get("task_curve", []),
+            "kept": kept_checkpoints(store, finished),
         },
     )
 

@@ -19,7 +19,7 @@ from everytoken.training.step import (
     total_bits_per_byte,
 )
 
-_CURVES = ("held_out_curve", "task_curve")
+_NOT_SHOWN = ("held_out_curve", "task_curve", "kept")
 
 
 class CheckpointDescription(TrainedStatistics):
@@ -51,7 +51,7 @@ def describe_checkpoint(checkpoint: Artifact) -> CheckpointDescription:
         ],
         "tasks": list(checkpoint.measured.get("task_curve", ())),  # version 0.1.0 had none
         "texts": pd.read_parquet(checkpoint.path(SAMPLES_FILE)).to_dict("records"),
-        "measured": {name: value for name, value in checkpoint.measured.items() if name not in _CURVES},
+        "measured": {name: value for name, value in checkpoint.measured.items() if name not in _NOT_SHOWN},
     }
 
 

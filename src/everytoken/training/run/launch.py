@@ -1,4 +1,4 @@
-"""Train a job: here, or in several processes; go on from the newest checkpoint of the run.
+"""Train a job: here, in several processes, or in a job of Slurm; go on from the newest checkpoint of the run.
 
 Several processes are started by a process of its own, which waits for them (`everytoken.training.run.worker`). What
 they did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
@@ -22,15 +22,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everytoken.shards import StoreBusy, sole_writer
+from everytoken.shards import JobShape, Slurm, StoreBusy, sole_writer
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run.job import TrainingJob, write_job
-from everytoken.training.run.progress_channel import Listeners, OnFigures, OnRecords, Tail
+from everytoken.training.run.one_process import run_job
+from everytoken.training.run.progress_channel import RECORDS_FILE, Listeners, OnFigures, OnRecords, Tail
 from everytoken.training.step import HeldOutRecord, StepRecord, TaskRecord
 
-RECORDS_FILE = "records.jsonl"
+if TYPE_CHECKING:
+    from everytoken.training.checkpoints import CheckpointStore
+
 JOB_FILE = "job.json"
 _TOLD = "processes_"  # how folders begin in which the processes of one launch tell
 
@@ -40,32 +43,24 @@ _SECONDS_TO_END = 40.0  # everytoken.training.run.worker gives a process 30 to e
 _KINDS = {kind.__name__: kind for kind in (CheckpointError, NonFiniteError)}
 
 
-def run_job(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None = None) -> None:
-    """Train to the last step in this process; as one of several where torch.distributed is up.
-
-    Goes on from the newest checkpoint of the run that verifies, and ends with a checkpoint of the last step: a run that
-    was cut anywhere has, on the same machine, the bytes of one that was not. A run that is finished is left as it is.
-
-    Args:
-        on_records: gets the records of steps in batches every few seconds, and the rest at the end; in rank 0 alone.
-        on_figures: gets the records of each look at the held-out documents, and of each evaluation on tasks.
-
-    Raises:
-        TrainingError: the job contradicts itself or the files that it names.
-        NonFiniteError: too many steps in a row were not finite.
-        CheckpointError: checkpoints are of another run, or none of them verifies, or one cannot be written.
-    """
-    from everytoken.training.run.session import train_here
-
-    train_here(job, Listeners(on_records, on_figures))
-
-
-def launch(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None = None) -> None:
+def launch(
+    job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None = None, engine: Slurm | None = None
+) -> None:
     """Train to the last step with as many processes as the job says; arguments and errors as of `run_job`.
 
-    Several nodes are not started from one of them: raises ``TrainingError`` with the command to run on each, unless
-    the run is finished.
+    Without an engine, several nodes are not started from one of them: raises ``TrainingError`` with the command to run
+    on each, unless the run is finished.
+
+    Args:
+        engine: runs the processes of all nodes in one job of Slurm.
     """
+    if engine is not None:
+        job.live_folder.mkdir(parents=True, exist_ok=True)
+        with _only_parent(job):
+            if not _is_finished(job):
+                write_job(job.live_folder / JOB_FILE, job)
+                _launch_in_job(job, on_records, on_figures, engine)
+        return
     if job.distribution.processes * job.distribution.nodes == 1:
         with _only_parent(job) if job.live_folder.exists() else nullcontext():
             run_job(job, on_records, on_figures)
@@ -120,16 +115,54 @@ def _launch_here(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures 
         raise _error(folder, child.returncode)
 
 
-def _expect_finished(job: TrainingJob) -> None:
+def _launch_in_job(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None, engine: Slurm) -> None:
+    """Run the processes in one job, and hear of them until it has ended."""
+    from everytoken.training.run.slurm_process import ENDED_FILE, ProcessInJob
+
+    folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
+    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_figures, seconds=math.inf)
+    processes, is_on_gpus = job.distribution.processes, job.distribution.device == "cuda"
+    cpus = max(engine.options.cpus_per_task, job.training.execution.threads)
+
+    def look() -> bool:
+        _deliver(tail, listeners)
+        return (folder / ENDED_FILE).exists() or any(folder.glob("error_*.json"))
+
+    log = engine.together(
+        ProcessInJob(job.live_folder / JOB_FILE, folder),
+        JobShape(job.distribution.nodes, processes, cpus, gpus=processes if is_on_gpus else 0),
+        look,
+    )
+    if any(folder.glob("error_*.json")):
+        raise _error(folder, 1)
+    if not (folder / ENDED_FILE).exists():
+        raise TrainingError(
+            "the job of the training ended early (killed? out of memory, or of time more often than engine.requeues?). "
+            f"The same command goes on from its newest checkpoint. The end of its log:\n{log}"
+        )
+
+
+def _is_finished(job: TrainingJob) -> bool:
+    """Return whether the newest checkpoint is that of the last step; then its copy is complete, too."""
+    store, done = _store_and_steps(job)
+    if done == job.training.steps:
+        store.complete_mirror()
+    return done == job.training.steps
+
+
+def _store_and_steps(job: TrainingJob) -> tuple[CheckpointStore, int]:
     from everytoken.training.checkpoints import CheckpointStore
 
     store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
     newest = store.newest()
-    if newest is not None and newest.step == job.training.steps:
-        store.complete_mirror()
+    return store, 0 if newest is None else newest.step
+
+
+def _expect_finished(job: TrainingJob) -> None:
+    if _is_finished(job):
         return
     raise TrainingError(
-        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {job.distribution.nodes} "
+        f"{_store_and_steps(job)[1]} of {job.training.steps} steps are done, and {job.distribution.nodes} "
         f"nodes cannot be started from one; {nodes_command(job, job.live_folder / JOB_FILE)}\nthen the same command "
         "again"
     )

@@ -256,7 +256,7 @@ def make_training_plan(
             shards=processes if sharded else 1,
         ),
         largest_tensor=FLOAT32 * largest_tensor(model, vocab_size),
-        host_memory=state if sharded else 0,
+        host_memory=state if sharded and checkpoints.form == "whole" else 0,
         checkpoint=state,
         checkpoints=_most_checkpoints(training.steps, checkpoints),
         streams=None if stream_sizes is None else _shares(training, data, stream_sizes),

@@ -56,9 +56,9 @@ class _Speed:
         if record is None:
             return ""
         terms = "".join(f", {name} {value:.3g}" for name, value in record.terms.items())
-        text = f", loss {record.loss:.4f}{terms}, lr {record.lr:.2e}, gradient norm {record.grad_norm:.3f}"
+        text = f", loss {record.loss:.4f}{terms}, lr {record.lr:.2e}, norm {record.grad_norm:.3f}"
         self._tokens, self._seconds = 0, 0.0
         if speed is None:
             return text
         share = utilisation(speed * self._flop_per_token, self._peak) if self._flop_per_token else None
-        return f"{text}, {speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.1%}")
+        return f"{text}, {speed:,.0f} tokens/s" + ("" if share is None else f", MFU {share:.0%}")

@@ -19,6 +19,8 @@ from everytoken.training.step import (
 OnRecords = Callable[[Sequence[StepRecord]], None]
 OnFigures = Callable[[Sequence[HeldOutRecord | TaskRecord]], None]
 
+RECORDS_FILE = "records.jsonl"
+
 _MOST_HELD = 1000
 _KINDS: dict[str, type[TrainingRecord]] = {
     kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord, TaskRecord)

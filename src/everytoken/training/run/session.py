@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,28 +24,32 @@ from torch import Tensor
 from everytoken.models import LanguageModel, build_model, empty_model
 from everytoken.progress import steps_done
 from everytoken.tokens.encoding import open_encoder
-from everytoken.tokens.order import TrainingWindows, open_training_windows
+from everytoken.tokens.order import StreamFiles, TrainingWindows, open_training_windows
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 from everytoken.training.checkpoints import (
+    MODEL,
     MODEL_FILE,
+    OPTIMIZER,
     CheckpointConfig,
     CheckpointStore,
     ValidCheckpoint,
+    is_sharded,
     load_config,
     load_model_tensors,
     model_tensors,
+    read_sharded,
     read_tensors,
     with_rows,
     write_config,
+    write_shard,
     write_tensors,
 )
-from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError, TrainingStopped
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
 from everytoken.training.parameters import PromptParameters
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
-from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.run.task_curve import TaskCurve
 from everytoken.training.step import (
     HELD_OUT,
@@ -58,10 +63,12 @@ from everytoken.training.step import (
     SampleRecord,
     StepHistory,
     TaskRecord,
+    begun_optimizer_tensors,
     describe_machine,
     execution,
     make_optimizer,
     matrix_peak,
+    optimizer_tensors,
     prepare,
     read_records,
     record_values,
@@ -89,8 +96,8 @@ class _Past:
     folder: Path | None = None
 
 
-def train_here(job: TrainingJob, listeners: Listeners) -> None:
-    """Train to the last step as this process's part of the run; see `everytoken.training.run.launch.run_job`."""
+def train_here(job: TrainingJob, listeners: Listeners, is_stopping: Callable[[], bool] | None = None) -> None:
+    """Train to the last step as this process's part of the run; see `everytoken.training.run.one_process.run_job`."""
     processes = these_processes(job.distribution)
     processes.rows(job.training.batch_size)
     with ExitStack() as stack:
@@ -105,7 +112,7 @@ def train_here(job: TrainingJob, listeners: Listeners) -> None:
         if past.steps == job.training.steps:
             return
         stack.callback(listeners.flush)
-        _Session(job, processes, store, past, listeners).run()
+        _Session(job, processes, store, past, listeners, is_stopping).run()
 
 
 def _past(job: TrainingJob, checkpoint: ValidCheckpoint | None) -> _Past:
@@ -146,7 +153,9 @@ class _Session:
         store: CheckpointStore | None,
         past: _Past,
         listeners: Listeners,
+        is_stopping: Callable[[], bool] | None,
     ) -> None:
+        self._is_stopping = is_stopping
         self._job, self._processes, self._store, self._past = job, processes, store, past
         self._listeners = listeners
         tasks = job.training.tasks if processes.first else None
@@ -162,7 +171,7 @@ class _Session:
         self._module = prepare(self._model, job.training, processes)
         self._optimizer = make_optimizer(self._model, job.training)
         if past.steps:
-            self._load_optimizer()
+            self._load_state()
         if processes.first:
             self._note_machine()
 
@@ -197,6 +206,8 @@ class _Session:
                 if not record.loss_tokens:
                     logger.warning("step %d reads padding alone, without loss: it updates nothing", record.step)
             self._after(record.step)
+            if self._is_stopping is not None and record.step + 1 < job.training.steps:
+                self._stop_if_asked(record.step + 1, self._is_stopping())
         if processes.first and (skipped := past.history.skipped_in_a_row):
             logger.warning(
                 "the last %d of %d steps updated nothing, as loss or gradients were no finite numbers: the run may "
@@ -205,6 +216,15 @@ class _Session:
                 job.training.steps,
                 f"{LOWER_RATE[0].upper()}{LOWER_RATE[1:]}",
             )
+
+    def _stop_if_asked(self, done: int, is_asked: bool) -> None:
+        """Save the state and stop, where any process was asked to."""
+        asked = torch.tensor(float(is_asked), dtype=torch.float64, device=self._processes.device)
+        if not self._processes.sum(asked):
+            return
+        if self._saved != done:
+            self._save(done)
+        raise TrainingStopped(f"stopped after {done} of {self._job.training.steps} steps, with a checkpoint")
 
     def _read(self, step: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return this process's rows of a batch, as the streams' files have them.
@@ -259,6 +279,10 @@ class _Session:
                 f"tokens and {job.model}: give the same model, and its tokenizer, which may have more added tokens"
             )
         model = empty_model(job.model, **shape)
+        if is_sharded(folder):  # then each process of FSDP2 reads its own part later
+            if self._processes.strategy != "fsdp":
+                read_sharded(folder, model_tensors(model), MODEL)
+            return model
         tensors = read_tensors(folder / MODEL_FILE)
         if grows:
             tensors = with_rows(tensors, model_tensors(model))
@@ -273,10 +297,21 @@ class _Session:
         added = open_tokenizer(self._job.tokenizer, self._job.eos_token).tokenizer.get_added_tokens_decoder()
         return set(range(rows, self._job.vocab_size)) <= set(added)
 
-    def _load_optimizer(self) -> None:
-        path = (self._past.folder or Path()) / OPTIMIZER_FILE
-        tensors = read_tensors(path) if self._processes.first else {}
-        self._processes.spread_optimizer(self._model, self._optimizer, tensors, str(path))
+    def _load_state(self) -> None:
+        """Give the optimiser its state, and with FSDP2 the model what a checkpoint in shards has of it."""
+        processes, model, optimizer = self._processes, self._model, self._optimizer
+        folder = processes.same_path(self._past.folder or Path())
+        if processes.strategy == "fsdp" and is_sharded(folder):
+            read_sharded(folder, model_tensors(model), MODEL)
+            read_sharded(folder, begun_optimizer_tensors(optimizer, model), OPTIMIZER)
+            return
+        path, tensors = folder / OPTIMIZER_FILE, {}
+        if processes.first and is_sharded(folder):
+            tensors = {name: torch.empty(one.shape) for name, one in optimizer_tensors(optimizer, model).items()}
+            read_sharded(folder, tensors, OPTIMIZER)
+        elif processes.first:
+            tensors = read_tensors(path)
+        processes.spread_optimizer(model, optimizer, tensors, str(path))
 
     def _note_machine(self) -> None:
         """Record by whom the steps from here on are done, where that is not who did those before."""
@@ -415,7 +450,8 @@ class _Session:
     def _save(self, done: int) -> None:
         job, past = self._job, self._past
         self._require_same_streams()
-        model, optimizer = self._processes.gather(self._model, self._optimizer)
+        sharded = job.checkpoints.form == "sharded"
+        model, optimizer = ({}, {}) if sharded else self._processes.gather(self._model, self._optimizer)
         if self._store is not None:
             state = {
                 "format": _FORMAT,
@@ -431,8 +467,19 @@ class _Session:
                 "task_curve": [record_values(record) for record in past.tasks],
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
+        elif sharded:
+            self._write_shard(Path())
         self._saved = done
         self._processes.wait()
+
+    def _write_shard(self, folder: Path) -> None:
+        """Write this process's part of the state into the folder that rank 0 names; all must call it."""
+        processes = self._processes
+        place = processes.same_path(folder)
+        tensors = _under(MODEL, model_tensors(self._model))
+        tensors |= _under(OPTIMIZER, begun_optimizer_tensors(self._optimizer, self._model))
+        write_shard(place, processes.rank, processes.size, tensors)
+        processes.wait()
 
     def _require_same_streams(self) -> None:
         """Raise in the process that sees a changed file of a stream; none goes on to save what was learned from it."""
@@ -452,8 +499,11 @@ class _Session:
 
     def _write_files(self, folder: Path, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         job, past = self._job, self._past
-        write_tensors(folder / MODEL_FILE, model)
-        write_tensors(folder / OPTIMIZER_FILE, optimizer)
+        if job.checkpoints.form == "sharded":
+            self._write_shard(folder)
+        else:
+            write_tensors(folder / MODEL_FILE, model)
+            write_tensors(folder / OPTIMIZER_FILE, optimizer)
         config = CheckpointConfig(
             format="everytoken-checkpoint/1",
             model=job.model,
@@ -465,6 +515,10 @@ class _Session:
         past.history.write(folder / HISTORY_FILE)
         write_records(folder / HELD_OUT_FILE, past.held_out, HELD_OUT)
         write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def _open_windows(job: TrainingJob, processes: Ranks) -> TrainingWindows:

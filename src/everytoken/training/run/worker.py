@@ -32,15 +32,15 @@ from everytoken.shards import ShardsError
 from everytoken.tokens import TokensError
 from everytoken.training.errors import TrainingError
 from everytoken.training.run.job import TrainingJob, read_job
-from everytoken.training.run.launch import RECORDS_FILE, run_job
-from everytoken.training.run.progress_channel import append_records
+from everytoken.training.run.one_process import run_job
+from everytoken.training.run.progress_channel import RECORDS_FILE, append_records
 from everytoken.training.step import TrainingRecord
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_END = 30.0  # of a process that is told to end
 _STORE_FILE = "rendezvous"
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": _INTERFACE, "NCCL_SOCKET_IFNAME": _INTERFACE}
+LOOPBACK = {"GLOO_SOCKET_IFNAME": _INTERFACE, "NCCL_SOCKET_IFNAME": _INTERFACE}
 _EXPECTED = (TrainingError, TokensError, ModelsError, ShardsError)
 
 
@@ -62,14 +62,14 @@ def run_process(arguments: Sequence[str] | None = None) -> int:
         return _run_by_hand(job, rank)
     _end_with_stdin(lambda: os._exit(1))
     try:
-        _run(job, partial(append_records, options.tell / RECORDS_FILE), options.tell / _STORE_FILE)
+        run_as_one(job, partial(append_records, options.tell / RECORDS_FILE), options.tell / _STORE_FILE)
     except BaseException as error:
-        _tell(options.tell, rank, error)
+        tell_error(options.tell, rank, error)
         return 1
-    _leave()
+    leave()
 
 
-def _leave() -> NoReturn:
+def leave() -> NoReturn:
     """End this process now, with success: the run is on disk.
 
     Not through the interpreter's end: there threads of torch and gloo sometimes end the process with ``terminate called
@@ -81,13 +81,19 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _run(job: TrainingJob, on_records: Callable[[Sequence[TrainingRecord]], None], store: Path | None) -> None:
+def run_as_one(
+    job: TrainingJob,
+    on_records: Callable[[Sequence[TrainingRecord]], None],
+    store: Path | None,
+    is_stopping: Callable[[], bool] | None = None,
+) -> None:
+    """Join the other processes at the file ``store``, or at the server that the environment names, and train."""
     import torch.distributed as dist
 
     from everytoken.training.step import join
 
     join(job.distribution, store)
-    run_job(job, on_records, on_records)
+    run_job(job, on_records, on_records, is_stopping)
     dist.destroy_process_group()
 
 
@@ -96,14 +102,15 @@ def _run_by_hand(job: TrainingJob, rank: int) -> int:
         print("start this with torchrun; see --help", file=sys.stderr)
         return 2
     try:
-        _run(job, lambda records: None, None)
+        run_as_one(job, lambda records: None, None)
     except _EXPECTED as error:
         print(f"{type(error).__name__}: {error} (in training process {rank})", file=sys.stderr)
         return 1
-    _leave()
+    leave()
 
 
-def _tell(folder: Path, rank: int, error: BaseException) -> None:
+def tell_error(folder: Path, rank: int, error: BaseException) -> None:
+    """Write the error of a process into the folder where its starter looks."""
     expected = isinstance(error, _EXPECTED)
     message = str(error) if expected else "".join(traceback.format_exception(error))
     _write_error(folder, rank, type(error).__name__, message, expected=expected)
@@ -138,7 +145,7 @@ def _start(job: TrainingJob, path: Path, folder: Path) -> int:
     try:
         for rank in range(size):
             names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-            started.append(subprocess.Popen(command, env=os.environ | _LOOPBACK | names))
+            started.append(subprocess.Popen(command, env=os.environ | LOOPBACK | names))
         while not any(process.poll() for process in started):
             if all(process.returncode == 0 for process in started):
                 return 0

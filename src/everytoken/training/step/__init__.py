@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from everytoken.training.step.loop import ReadBatch, make_optimizer, prepare, train_steps
     from everytoken.training.step.loss import token_losses
     from everytoken.training.step.objective import Objective, document_numbers
-    from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
+    from everytoken.training.step.optimizer_state import (
+        OPTIMIZER_FILE,
+        begun_optimizer_tensors,
+        optimizer_tensors,
+    )
     from everytoken.training.step.schedule import learning_rate
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -3,8 +3,9 @@
 Process r of R reads rows [r B / R, (r + 1) B / R) of the global batch of B, so the batch does not depend on R. The
 gradient is the sum over processes of the gradients of ``loss sum of my rows / counted predictions of the whole batch``.
 
-Tensors are gathered to, and spread from, the process of rank 0, which alone writes and reads checkpoints. They are
-whole there and carry the names of the plain model, so any number of processes with either strategy can go on from any.
+Tensors are gathered to, and spread from, the process of rank 0, which alone writes and reads checkpoints, unless these
+are in shards (`everytoken.training.checkpoints.sharded`). They carry the names of the plain model, so any number of
+processes with either strategy can go on from any.
 
 Processes send each other tensors alone, whose shapes both know: what arrives is never unpickled, as torch's functions
 for objects and for loading state dicts would do.
@@ -31,6 +32,7 @@ from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import Device, DistributionParameters
 from everytoken.training.step.objective import Objective
 from everytoken.training.step.optimizer_state import (
+    begin_state,
     flat_state,
     load_optimizer_tensors,
     optimizer_tensors,
@@ -174,7 +176,7 @@ class Ranks:
             options = StateDictOptions(full_state_dict=True, strict=True, cpu_offload=True)
             tensors = [cast(dict[str, Tensor], get_model_state_dict(model, options=options))]
             if optimizer is not None:
-                _begin_state(optimizer)
+                begin_state(optimizer)
                 found = get_optimizer_state_dict(model, optimizer, options=options)
                 tensors.append(flat_state(cast(Any, found["state"])) if self.first else {})
             return tuple(tensors)
@@ -192,7 +194,7 @@ class Ranks:
         if self.strategy == "alone":
             load_optimizer_tensors(optimizer, model, tensors, where)
             return
-        _begin_state(optimizer)
+        begin_state(optimizer)
         self._spread(tensors, optimizer_tensors(optimizer, model), f"{where} does not fit the optimiser")
 
     def _spread(self, whole: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
@@ -214,6 +216,18 @@ class Ranks:
         sent = torch.tensor(value, dtype=torch.int64, device=self.device)
         dist.broadcast(sent, src=0)
         return int(sent)
+
+    def same_path(self, path: Path) -> Path:
+        """Return the path that rank 0 has, in every process."""
+        if self.size == 1:
+            return path
+        text = os.fsencode(path)
+        sent = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone().to(self.device)
+        length = self.same(len(text))
+        if not self.first:
+            sent = torch.empty(length, dtype=torch.uint8, device=self.device)
+        dist.broadcast(sent, src=0)
+        return Path(os.fsdecode(bytes(sent.tolist())))
 
     def wait(self) -> None:
         """Wait until every process is here."""
@@ -281,15 +295,3 @@ def _copy(whole: Tensor, tensor: Tensor) -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _begin_state(optimizer: torch.optim.AdamW) -> None:
-    """Give parameters without state what AdamW begins with; torch's state dicts would do an update to get there."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if not optimizer.state[parameter]:
-                optimizer.state[parameter] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter.detach()),
-                    "exp_avg_sq": torch.zeros_like(parameter.detach()),
-                }

@@ -58,6 +58,24 @@ def load_optimizer_tensors(
         optimizer.state[parameter] = state[name]
 
 
+def begin_state(optimizer: torch.optim.AdamW) -> None:
+    """Give parameters without state what AdamW begins with; torch's state dicts would do an update to get there."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter.detach()),
+                    "exp_avg_sq": torch.zeros_like(parameter.detach()),
+                }
+
+
+def begun_optimizer_tensors(optimizer: torch.optim.AdamW, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimiser's own tensors, as `optimizer_tensors`; a parameter that had no state has one then."""
+    begin_state(optimizer)
+    return optimizer_tensors(optimizer, model)
+
+
 def flat_state(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return ``{"step/<p>": ...}`` for ``{p: {"step": ...}}``, the form of torch's full optimiser state dicts."""
     return {f"{kind}/{name}": kinds[kind] for name, kinds in state.items() for kind in _KINDS}

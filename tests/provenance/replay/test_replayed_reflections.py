@@ -24,8 +24,8 @@ from everytoken.provenance.replay.parameters import rebuilding_pipelines, with_r
 from everytoken.provenance.verification import release_checks
 from everytoken.reflections import PUBLISHED_RUN, find_generation_run
 from tests.provenance.reflected_job import RUN, columns_of, make, rows_of
+from tests.provenance.replay.test_replay import Replay, replay
 from tests.provenance.small_job import SmallJob, documents
-from tests.provenance.test_replay import Replay, replay
 
 
 @pytest.fixture(scope="module")

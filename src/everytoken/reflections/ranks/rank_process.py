@@ -1,25 +1,18 @@
-"""The process of one rank, which goes on when its starter ends.
-
-Whoever starts it holds the lock of the rank and hands it over, so two starts of one rank cannot both succeed. What is
-to be done comes through standard input.
-"""
+"""The process of one rank, which goes on when its starter ends, and waits until few enough others work."""
 
 from __future__ import annotations
 
-import pickle
 import subprocess
-import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from everytoken.locks import locked
-from everytoken.redaction import redacted
 from everytoken.reflections.ranks.folders import RankFolder
-from everytoken.system_errors import explained
+from everytoken.submission import start_detached
 
 _LOOK = 0.5
 
@@ -40,23 +33,19 @@ def start_rank(work: RankWork, rank: RankFolder, at_once: int) -> subprocess.Pop
     Raises:
         BlockingIOError: another process has the rank.
     """
-    rank.path.mkdir(parents=True, exist_ok=True)
-    with locked(rank.path, wait=False) as lock, rank.log.open("ab") as log:
-        rank.error.unlink(missing_ok=True)
-        rank.waiting.touch()
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(lock,),  # it stays locked until the process ends
-        )
-        rank.pid.write_text(f"{process.pid}\n")
-    assert process.stdin is not None, "it was started with a pipe"
-    with process.stdin as pipe:
-        pipe.write(pickle.dumps((work, rank, at_once)))
-    return process
+    return start_detached(_WorkInSlot(work, rank, at_once), rank)
+
+
+@dataclass(frozen=True)
+class _WorkInSlot:
+    work: RankWork
+    rank: RankFolder
+    at_once: int
+
+    def __call__(self) -> None:
+        with _a_slot(self.rank.root, self.at_once):
+            self.rank.waiting.unlink(missing_ok=True)
+            self.work.run_rank(self.rank)
 
 
 def run_here(work: RankWork, rank: RankFolder) -> None:
@@ -67,7 +56,7 @@ def run_here(work: RankWork, rank: RankFolder) -> None:
     """
     rank.path.mkdir(parents=True, exist_ok=True)
     with locked(rank.path, wait=False):
-        rank.error.unlink(missing_ok=True)
+        rank.begin()
         rank.waiting.unlink(missing_ok=True)
         work.run_rank(rank)
 
@@ -90,20 +79,3 @@ def _is_taken(folder: Path, slot: ExitStack) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _main() -> int:
-    work, rank, at_once = pickle.load(sys.stdin.buffer)
-    try:
-        with _a_slot(rank.root, at_once):
-            rank.waiting.unlink(missing_ok=True)
-            work.run_rank(rank)
-    except Exception as error:
-        traceback.print_exc()
-        rank.error.write_text(redacted(explained(error) or f"{type(error).__name__}: {error}") + "\n", encoding="utf-8")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())

@@ -737,7 +737,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from everytoken.provenance.replay import restore
-from tests.provenance import test_replay as t
+from tests.provenance.replay import test_replay as t
 
 done, documents = [], restore._documents
 

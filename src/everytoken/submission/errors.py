@@ -1,0 +1,7 @@
+"""The error of submissions."""
+
+from __future__ import annotations
+
+
+class SubmissionError(RuntimeError):
+    """A run cannot be submitted, asked for or cancelled; the message says what to do."""
