@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,11 +36,10 @@ class S3Server:
             self.asked.append(request)
             how = self.fail(*request)
             if how == "503":
-                environment["wsgi.input"].read()
-                start("503 Service Unavailable", [("Content-Type", "application/xml")])
+                start("503 Service Unavailable", [("Content-Type", "application/xml"), ("Connection", "close")])
                 return [b"<Error><Code>ServiceUnavailable</Code><Message>busy</Message></Error>"]
             if how == "drop":
-                environment["werkzeug.socket"].close()
+                environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
                 raise ConnectionResetError
             if how == "slow":
                 time.sleep(0.3)
@@ -51,7 +51,7 @@ class S3Server:
     @staticmethod
     def _half(body: bytes, environment: dict[str, Any]) -> Iterator[bytes]:
         yield body[: len(body) // 2]
-        environment["werkzeug.socket"].close()
+        environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         raise ConnectionResetError
 
     def puts(self) -> list[str]:

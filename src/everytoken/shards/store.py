@@ -348,7 +348,8 @@ class Store:
         if record.sha256 == "":
             return value_digest(record.value) == record.content_digest
         return all(
-            _holds(path, file, self._elsewhere) or (file is record.extended and _linked_again(path, file.sha256, inputs))
+            _holds(path, file, self._elsewhere)
+            or (file is record.extended and _linked_again(path, file.sha256, inputs))
             for path, file in _files(self.root, record)
         )
 

@@ -25,7 +25,7 @@ def one_server() -> Iterator[S3Server]:
 def server(one_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
     """The server, to which this process and its children log in by the environment."""
     log_in(one_server, monkeypatch, tmp_path)
-    monkeypatch.setattr(retries.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retries, "pause", lambda seconds: None)
     yield one_server
     one_server.fail = lambda method, path, query: None
     one_server.asked.clear()

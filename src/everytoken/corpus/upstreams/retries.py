@@ -38,7 +38,7 @@ def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0)
     Raises:
         FetchError: the last attempt failed too, or the server asks to wait for longer than `LONGEST_WAIT`.
     """
-    return retried(attempt, _gave_up, progress=progress, bearable=bearable, pause=lambda seconds: pause(seconds))
+    return retried(attempt, _gave_up, progress=progress, bearable=bearable, wait_for=lambda seconds: pause(seconds))
 
 
 def _gave_up(reason: str) -> FetchError:

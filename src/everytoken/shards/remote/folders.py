@@ -65,7 +65,7 @@ class ObjectFolder:
             return filesystem, base.rstrip("/")
 
     def _settings(self) -> dict[str, Any]:
-        return options_of(self.url)
+        return {"use_listings_cache": False, **options_of(self.url)}  # what was listed is not what is there
 
     @property
     def filesystem(self) -> Any:
@@ -244,7 +244,9 @@ def _meaning(what: str, error: Exception) -> Exception:
             f"access to {what} is denied ({said}). Give credentials of the storage: `credentials` of the catalog entry "
             f"(conf/local/credentials.yml), or as its library finds them. {GIVE_IT_BY}"
         )
-    is_request = 400 <= status < 500 and status not in (408, 409, 425, 429) and code not in ("RequestTimeout", "BadDigest")
+    is_request = (
+        400 <= status < 500 and status not in (408, 409, 425, 429) and code not in ("RequestTimeout", "BadDigest")
+    )
     is_ours = isinstance(error, ValueError | TypeError | NotImplementedError) or _errno(error) in _OURS
     if is_request or is_ours:
         return StorageError(f"{what} cannot be read or written ({said}). Check the URL, and what the storage allows")

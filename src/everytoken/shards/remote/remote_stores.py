@@ -74,7 +74,7 @@ def replace_ledger(folder: RemoteFolder, content: bytes, version: str | None) ->
     except Changed:
         raise StoreBusy(
             f"{folder.shown} was saved by another run while this one made it, and is as that run left it. Run the same "
-            "command again: what is right is kept. If both are to stay, give one of them another URL"
+            "command again: only what is missing is made. If both are to stay, give one of them another URL"
         ) from None
 
 
@@ -124,9 +124,7 @@ class RemoteStore:
         if found is None:
             there = sum(_OURS.fullmatch(name) is not None for name in self.folder.objects.sizes())
             state = f"is not complete ({there} files of parts are there)" if there else "has not been made"
-            raise IncompleteStore(
-                f"{self.shown} {state}. Run the pipeline that makes it; it goes on where it stopped."
-            )
+            raise IncompleteStore(f"{self.shown} {state}. Run the pipeline that makes it; it goes on where it stopped.")
         content, version = found
         self._known = version, Ledger.parse(content, f"{self.shown}/{LEDGER_FILE}")
         return self._known[1]

@@ -124,7 +124,10 @@ class S3Folder(ObjectFolder):
                 file.seek((number - 1) * block)
                 content = file.read(block)
             known = there.get(number)
-            if known is not None and known["ETag"].strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest():
+            if (
+                known is not None
+                and known["ETag"].strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()
+            ):
                 return {"PartNumber": number, "ETag": known["ETag"]}
             answer = self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=content)
             sent.append(number)
