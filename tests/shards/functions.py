@@ -430,3 +430,14 @@ def mark(part: Part) -> Rows:
 def mark_as_before(part: Part) -> Rows:
     """The same, copied."""
     return mark(part).copied()
+
+
+@versioned("build_arrays", 1)
+def build_arrays(folder: Path, *, seed: int, rows: int) -> Built:
+    """Files as streams and indexes have them: tokens, an array, and one that is small."""
+    obey("build_arrays")
+    numbers = np.random.default_rng(seed).integers(0, 1 << 16, rows, np.uint16)
+    (folder / "tokens.bin").write_bytes(numbers.tobytes())
+    np.save(folder / "lengths.npy", np.sort(numbers).astype("<i4"))
+    (folder / "name.txt").write_text(f"seed {seed}\n")
+    return Built(statistics={"rows": rows}, measured={"seconds": time.monotonic()})

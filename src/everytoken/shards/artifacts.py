@@ -23,7 +23,7 @@ from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine, Inline, RangeMap, in_threads
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.former_paths import as_described_today
-from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
+from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, size_here, statistics_as
 from everytoken.shards.locked_inputs import stored_in, unchanging
 from everytoken.shards.recipe import Recipe, fingerprint_today
 
@@ -66,9 +66,12 @@ class Artifact:
         """
         if self.folder is None:
             raise self._planned()
-        if name not in self.ledger["files"]:
-            raise DamagedStore(f"{self.folder} has no file {name!r}, only {sorted(self.ledger['files'])}")
+        self._require_file(name)
         return self.folder / name
+
+    def _require_file(self, name: str) -> None:
+        if name not in self._made("files"):
+            raise DamagedStore(f"{self.shown} has no file {name!r}, only {sorted(self.ledger['files'])}")
 
     def verify(self) -> None:
         """Check that the files are those that were written, by their SHA-256.
@@ -83,6 +86,16 @@ class Artifact:
                 f"{path} is not the file that was written (its SHA-256 differs). Run the pipeline that makes it "
                 "again: damaged artifacts are rebuilt."
             )
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is more than planned."""
+        return self.folder is not None
+
+    @property
+    def shown(self) -> object:
+        """Where it is, for messages."""
+        return self.folder
 
     @property
     def root_digest(self) -> str:
@@ -110,7 +123,7 @@ class Artifact:
         Raises:
             DamagedStore: they lack a key, so another function made the artifact.
         """
-        return statistics_as(self.statistics, kind, self.folder)
+        return statistics_as(self.statistics, kind, self.shown)
 
     @property
     def measured(self) -> Mapping[str, Any]:
@@ -118,7 +131,7 @@ class Artifact:
         return dict(self._made("measured"))
 
     def _made(self, key: str) -> Any:
-        if self.folder is None:
+        if not self.is_made:
             raise self._planned()
         return self.ledger[key]
 
@@ -193,7 +206,10 @@ def parse_artifact_ledger(path: Path) -> dict[str, Any]:
         DamagedStore: it is none, or its checksum is not that of what it says.
         FileNotFoundError: there is no such file.
     """
-    content = path.read_bytes()
+    return _parsed(path.read_bytes(), path)
+
+
+def _parsed(content: bytes, path: object) -> dict[str, Any]:
     try:
         ledger: dict[str, Any] = json.loads(content)
         if (summed := artifact_checksum(ledger)) != (said := ledger["checksum"]):
@@ -228,7 +244,7 @@ def _fault_of_form(ledger: Mapping[str, Any]) -> str | None:
     return None
 
 
-def require_root_digest(path: Path, ledger: Mapping[str, Any]) -> None:
+def require_root_digest(path: object, ledger: Mapping[str, Any]) -> None:
     """Check that the root digest is that of the files and statistics in the ledger: it can be computed from them.
 
     Raises:
@@ -248,8 +264,13 @@ def read_artifact_ledger(path: Path) -> dict[str, Any]:
         DamagedStore: see `parse_artifact_ledger` and `require_root_digest`.
         FileNotFoundError: there is no such file.
     """
-    ledger = parse_artifact_ledger(path)
-    require_root_digest(path, ledger)
+    return artifact_ledger_of(path.read_bytes(), path)
+
+
+def artifact_ledger_of(content: bytes, where: object) -> dict[str, Any]:
+    """Return the ledger of these bytes, as `read_artifact_ledger` does; ``where`` is for messages."""
+    ledger = _parsed(content, where)
+    require_root_digest(where, ledger)
     fingerprint = fingerprint_today(ledger["fingerprint"], ledger["recipe"], [])
     return {**ledger, "recipe": as_described_today(ledger["recipe"]), "fingerprint": fingerprint}
 
@@ -269,6 +290,15 @@ def artifact_ledger_text(ledger: Mapping[str, Any]) -> str:
     return json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
+def is_artifact_ledger(content: bytes) -> bool:
+    """Return whether a ledger is that of an artifact; one that is cut or empty counts as a damaged one."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return True
+    return isinstance(found, dict) and str(found.get("format")).startswith("everytoken-artifact/")
+
+
 class ArtifactStore:
     """A folder that holds one artifact."""
 
@@ -280,11 +310,7 @@ class ArtifactStore:
         if not (self.root / LEDGER_FILE).exists():
             return False
         files = self._read()["files"]
-        return all(self._size(name) == entry["bytes"] for name, entry in files.items())
-
-    def _size(self, name: str) -> int | None:
-        path = self.root / name
-        return path.stat().st_size if path.exists() else None
+        return all(size_here(self.root / name) == entry["bytes"] for name, entry in files.items())
 
     def _read(self) -> dict[str, Any]:
         return read_artifact_ledger(self.root / LEDGER_FILE)
@@ -377,11 +403,7 @@ class ArtifactStore:
 
     def _has_artifact_ledger(self) -> bool:
         ledger = self.root / LEDGER_FILE
-        try:
-            found = json.loads(ledger.read_bytes()) if ledger.exists() else {}
-        except ValueError:  # an artifact whose ledger is cut or empty: damaged, and made again
-            return True
-        return isinstance(found, dict) and str(found.get("format")).startswith("everytoken-artifact/")
+        return ledger.exists() and is_artifact_ledger(ledger.read_bytes())
 
     def _holds(self, fingerprint: str) -> bool:
         if not (self.root / LEDGER_FILE).exists():

@@ -96,6 +96,29 @@ class FileRecord:
     content_digest: str
 
 
+def stub_of(path: Path) -> Path:
+    """Return where the stub of a file is: a small one in the place of a large one that is kept elsewhere.
+
+    ``tokens.bin.blocks`` takes the place of ``tokens.bin``. Its first line is JSON and has the bytes of the whole file;
+    the rest is the matter of `everytoken.shards.remote.blocks`. What opens ``tokens.bin`` itself finds no such file,
+    and never reads zeros where nothing was fetched.
+    """
+    return path.with_name(f"{path.name}.blocks")
+
+
+def size_here(path: Path) -> int | None:
+    """Return the bytes of a file, or of the one whose stub is there; None: there is neither."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        pass
+    try:
+        with stub_of(path).open("rb") as file:
+            return int(json.loads(file.readline())["bytes"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 class HeldFile(Protocol):
     """A file that is kept elsewhere, with a copy here while it is needed."""
 

@@ -21,7 +21,7 @@ def stored_in(values: Iterable[Any]) -> Iterator[Any]:
     maps.
     """
     for value in values:
-        if _is_stored_part(value) or (hasattr(value, "verify") and getattr(value, "folder", None) is not None):
+        if _is_stored_part(value) or (hasattr(value, "verify") and getattr(value, "is_made", False)):
             yield value
         elif hasattr(value, "inputs") and hasattr(value, "recipe"):  # a planned part
             yield from stored_in(value.inputs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everytoken import retries
-from everytoken.shards.remote import Cache
+from everytoken.shards.remote import FileCache
 from tests.s3_server import S3Server, log_in, s3_server
 
 
@@ -49,6 +49,6 @@ def bucket(server: S3Server) -> Iterator[Any]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
+def cache(tmp_path: Path) -> FileCache:
     """A folder of local copies that has room for all."""
-    return Cache(tmp_path / "cache", 1 << 30)
+    return FileCache(tmp_path / "cache", 1 << 30)

@@ -22,7 +22,7 @@ from everytoken.shards import (
     StoreBusy,
     WorkerProcesses,
 )
-from everytoken.shards.remote import Cache, RemoteStore, StorageError
+from everytoken.shards.remote import FileCache, RemoteStore, StorageError
 from tests.s3_server import S3Server
 from tests.shards.functions import add_one, count_up, given, sift, total
 
@@ -33,14 +33,14 @@ def texts(shards: Any) -> list[Any]:
     return [part.table().to_pylist() for part in shards]
 
 
-def cached(cache: Cache) -> int:
+def cached(cache: FileCache) -> int:
     return sum(path.stat().st_size for path in (cache.folder / "files").iterdir())
 
 
 @pytest.mark.sensitive
 @pytest.mark.parametrize("workers", [0, 2, 5])
 def test_a_store_in_a_bucket_has_the_ledger_of_a_local_one(
-    bucket: Any, cache: Cache, tmp_path: Path, workers: int
+    bucket: Any, cache: FileCache, tmp_path: Path, workers: int
 ) -> None:
     engine = WorkerProcesses(workers) if workers else Inline()
     planned = given(4).map(sift, factor=3)
@@ -62,12 +62,12 @@ def test_a_store_in_a_bucket_has_the_ledger_of_a_local_one(
 
 @pytest.mark.sensitive
 def test_a_second_run_uploads_nothing_and_a_change_what_depends_on_it(
-    bucket: Any, cache: Cache, tmp_path: Path, server: S3Server, ran: Callable[[], list[str]]
+    bucket: Any, cache: FileCache, tmp_path: Path, server: S3Server, ran: Callable[[], list[str]]
 ) -> None:
     remote = RemoteStore(URL, cache)
     remote.save(given(3).map(count_up), Inline())
     assert len(ran()) == 3 and len(server.puts()) == 4
-    elsewhere = RemoteStore(URL, Cache(tmp_path / "another machine", 1 << 30))
+    elsewhere = RemoteStore(URL, FileCache(tmp_path / "another machine", 1 << 30))
     elsewhere.save(given(3).map(count_up), Inline())
     assert ran() == [] and server.puts() == []
     elsewhere.save(given(3, changed=1).map(count_up), Inline())
@@ -82,7 +82,7 @@ def test_a_second_run_uploads_nothing_and_a_change_what_depends_on_it(
 
 
 @pytest.mark.sensitive
-def test_a_store_is_made_from_another_and_extends_it(bucket: Any, cache: Cache, tmp_path: Path) -> None:
+def test_a_store_is_made_from_another_and_extends_it(bucket: Any, cache: FileCache, tmp_path: Path) -> None:
     def made(store: Callable[[str], Any], engine: Any) -> Any:
         first, second, third = store("a"), store("b"), store("c")
         first.save(given(3).map(count_up), engine)
@@ -98,9 +98,9 @@ def test_a_store_is_made_from_another_and_extends_it(bucket: Any, cache: Cache, 
 
 @pytest.mark.sensitive
 def test_of_two_runs_that_save_one_store_the_second_is_refused_and_can_go_on(
-    bucket: Any, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Callable[[], list[str]]
+    bucket: Any, cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Callable[[], list[str]]
 ) -> None:
-    slow, fast = RemoteStore(URL, cache), RemoteStore(URL, Cache(tmp_path / "other", 1 << 30))
+    slow, fast = RemoteStore(URL, cache), RemoteStore(URL, FileCache(tmp_path / "other", 1 << 30))
     slow.save(given(2).map(count_up), Inline())
     replace = slow.folder.objects.replace
 
@@ -120,10 +120,12 @@ def test_of_two_runs_that_save_one_store_the_second_is_refused_and_can_go_on(
 
 
 @pytest.mark.sensitive
-def test_parts_are_read_through_a_cache_that_stays_below_its_bound(bucket: Any, tmp_path: Path, cache: Cache) -> None:
+def test_parts_are_read_through_a_cache_that_stays_below_its_bound(
+    bucket: Any, tmp_path: Path, cache: FileCache
+) -> None:
     RemoteStore(URL, cache).save(given(6).map(count_up, rows=400), Inline())
     sizes = [part.size for part in RemoteStore(URL, cache).load()]
-    small = Cache(tmp_path / "small", max(sizes) * 2 + 10)
+    small = FileCache(tmp_path / "small", max(sizes) * 2 + 10)
     shards = RemoteStore(URL, small).load()
     for _ in range(2):
         assert texts(shards) == texts(RemoteStore(URL, cache).load())
@@ -133,14 +135,14 @@ def test_parts_are_read_through_a_cache_that_stays_below_its_bound(bucket: Any, 
             shards.parts[2].table()
         assert first.exists(), "a copy that is needed is never removed"
     shards.parts[2].table()
-    tiny = RemoteStore(URL, Cache(tmp_path / "tiny", 10)).load()
+    tiny = RemoteStore(URL, FileCache(tmp_path / "tiny", 10)).load()
     with pytest.raises(StorageError, match=r"whose bound is 10 bytes"):
         tiny.parts[0].table()
 
 
 @pytest.mark.sensitive
 def test_a_damaged_object_is_named_and_deleting_it_repairs_the_store(
-    bucket: Any, tmp_path: Path, cache: Cache, ran: Callable[[], list[str]]
+    bucket: Any, tmp_path: Path, cache: FileCache, ran: Callable[[], list[str]]
 ) -> None:
     remote = RemoteStore(URL, cache)
     remote.save(given(2).map(count_up), Inline())
@@ -149,7 +151,7 @@ def test_a_damaged_object_is_named_and_deleting_it_repairs_the_store(
     content = bytearray(bucket.cat_file(name))
     content[100] ^= 1
     bucket.pipe_file(name, bytes(content))
-    other = RemoteStore(URL, Cache(tmp_path / "other", 1 << 30))
+    other = RemoteStore(URL, FileCache(tmp_path / "other", 1 << 30))
     with pytest.raises(DamagedStore, match=rf"s3://{name} is not what was written: .*Delete this object and run"):
         other.load().parts[1].table()
     assert not list((tmp_path / "other/files").iterdir())
@@ -160,7 +162,7 @@ def test_a_damaged_object_is_named_and_deleting_it_repairs_the_store(
 
 
 @pytest.mark.sensitive
-def test_a_damaged_local_copy_is_fetched_again(bucket: Any, cache: Cache) -> None:
+def test_a_damaged_local_copy_is_fetched_again(bucket: Any, cache: FileCache) -> None:
     remote = RemoteStore(URL, cache)
     remote.save(given(2).map(count_up), Inline())
     part: Any = remote.load().parts[0]
@@ -174,19 +176,19 @@ def test_a_damaged_local_copy_is_fetched_again(bucket: Any, cache: Cache) -> Non
 @pytest.mark.sensitive
 @pytest.mark.parametrize("how", ["503", "drop", "slow", "cut"])
 def test_a_storage_that_fails_now_and_then_costs_nothing(
-    bucket: Any, cache: Cache, tmp_path: Path, server: S3Server, how: str
+    bucket: Any, cache: FileCache, tmp_path: Path, server: S3Server, how: str
 ) -> None:
     number = iter(range(1 << 30))
     server.fail = lambda method, path, query: how if next(number) % 3 == 0 and method != "HEAD" else None
     RemoteStore(URL, cache).save(given(3).map(count_up), Inline())
-    found = RemoteStore(URL, Cache(tmp_path / "other", 1 << 30)).load()
+    found = RemoteStore(URL, FileCache(tmp_path / "other", 1 << 30)).load()
     Store(tmp_path / "local").save(given(3).map(count_up), Inline())
     assert texts(found) == texts(Store(tmp_path / "local").load())
 
 
 @pytest.mark.sensitive
 def test_a_storage_that_stays_away_is_an_error_after_which_a_run_goes_on(
-    bucket: Any, cache: Cache, server: S3Server, ran: Callable[[], list[str]]
+    bucket: Any, cache: FileCache, server: S3Server, ran: Callable[[], list[str]]
 ) -> None:
     remote = RemoteStore(URL, cache)
     server.fail = lambda method, path, query: "503" if method == "PUT" and "part_00001" in path else None
@@ -202,7 +204,7 @@ def test_a_storage_that_stays_away_is_an_error_after_which_a_run_goes_on(
 
 @pytest.mark.sensitive
 def test_a_bucket_that_is_not_there_and_a_login_that_is_missing_are_named(
-    server: S3Server, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, cache: FileCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StorageError, match=r"s3://nowhere.*no such bucket. Make it, or correct the URL"):
         RemoteStore("s3://nowhere/x", cache).save(given(1).map(count_up), Inline())
@@ -222,15 +224,15 @@ SAVE = """
 import sys
 from pathlib import Path
 from everytoken.shards import Inline
-from everytoken.shards.remote import Cache, RemoteStore
+from everytoken.shards.remote import FileCache, RemoteStore
 from tests.shards.functions import count_up, given
-RemoteStore(sys.argv[1], Cache(Path(sys.argv[2]), 1 << 30)).save(given(6).map(count_up), Inline())
+RemoteStore(sys.argv[1], FileCache(Path(sys.argv[2]), 1 << 30)).save(given(6).map(count_up), Inline())
 """
 
 
 @pytest.mark.sensitive
 def test_a_run_that_is_killed_at_any_request_is_finished_by_the_next(
-    bucket: Any, cache: Cache, tmp_path: Path, server: S3Server
+    bucket: Any, cache: FileCache, tmp_path: Path, server: S3Server
 ) -> None:
     Store(tmp_path / "local").save(given(6).map(count_up), Inline())
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
@@ -250,7 +252,7 @@ def test_a_run_that_is_killed_at_any_request_is_finished_by_the_next(
         server.fail = kill
         assert child.wait(60) == -signal.SIGKILL
         server.fail = lambda method, path, query: None
-        remote = RemoteStore(url, Cache(place, 1 << 30))
+        remote = RemoteStore(url, FileCache(place, 1 << 30))
         server.puts()
         remote.save(given(6).map(count_up), Inline())
         assert len(server.puts()) <= 8 - puts + 1, "parts that are there are not sent again"

@@ -6,10 +6,11 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.shards.remote.access import give_access
-    from everytoken.shards.remote.cache import Cache, CacheSettings
+    from everytoken.shards.remote.blocked_arrays import BlockedArray, map_npy, map_values
+    from everytoken.shards.remote.cache import CacheSettings, FileCache
     from everytoken.shards.remote.files import RemoteFolder
     from everytoken.shards.remote.folders import Changed, StorageError
-    from everytoken.shards.remote.remote_artifacts import RemoteArtifactStore
+    from everytoken.shards.remote.remote_artifacts import RemoteArtifact, RemoteArtifactStore
     from everytoken.shards.remote.remote_stores import RemoteStore
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -6,6 +6,7 @@ removed; one with a lock is passed over. Processes share the folder, and what on
     files/<SHA-256>              a part, or a block of a large file
     files/.<SHA-256>.partial     one that is being fetched; its size is that of the whole
     artifacts/<digest>/          the files of an artifact under their names, removed together
+    used                         bytes of all of them, or more: files are only counted again when that is at the bound
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,12 @@ from typing import NamedTuple
 from everytoken.locks import locked
 from everytoken.shards.atomic import fsync_file, link_file, lock_folder
 from everytoken.shards.remote.folders import StorageError
+
+_USED_FILE = "used"
+
+
+class NoRoom(StorageError):
+    """The copies that are needed now leave no room below the bound."""
 
 
 class _Copy(NamedTuple):
@@ -42,7 +49,7 @@ class CacheSettings:
 
 
 @dataclass(frozen=True)
-class Cache:
+class FileCache:
     """A folder of local copies.
 
     Attributes:
@@ -78,14 +85,18 @@ class Cache:
                     held.enter_context(locked(path, shared=True))
                     break
                 except FileNotFoundError:
-                    self._fetch(name, size, fetch)
+                    self.fetch(path, size, fetch)
             os.utime(path)
             yield path
 
-    def _fetch(self, name: str, size: int, fetch: Callable[[Path], None]) -> None:
-        path = self.place(name)
-        self._files.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{name}.partial")
+    def fetch(self, path: Path, size: int, fetch: Callable[[Path], None]) -> None:
+        """Let a file of the cache be there; ``fetch`` writes one of ``size`` bytes, called by one process.
+
+        Raises:
+            NoRoom: there is no room for it.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
         with locked(partial, lambda: os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)) as descriptor:
             try:
                 if path.exists():  # another process fetched it while this one waited
@@ -112,6 +123,20 @@ class Cache:
         """Remove a copy that is not what it should be."""
         self.place(name).unlink(missing_ok=True)
 
+    def adopt(self, folder: Path, name: str) -> bool:
+        """Move a local folder here, as the files of an artifact, if there is room; return whether it was moved."""
+        target = self.folder_of(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(lock_folder(target), wait=False):
+                if target.exists():  # without its large files
+                    shutil.rmtree(target)
+                self._take_room(_bytes_in(folder), lambda: folder.rename(target))
+        except (BlockingIOError, NoRoom):
+            return False
+        os.utime(target)
+        return True
+
     def folder_of(self, name: str) -> Path:
         """Return where the files of an artifact are, when they are there."""
         return self.folder / "artifacts" / name
@@ -124,31 +149,39 @@ class Cache:
         with locked(lock_folder(path), shared=True):
             yield path
 
-    def make_room(self, size: int) -> None:
-        """Remove copies that are not needed until ``size`` bytes more are within the bound.
-
-        Raises:
-            StorageError: those that are needed now leave no such room.
-        """
-        self._take_room(size, lambda: None)
-
-    def _take_room(self, size: int, take: Callable[[], None]) -> None:
+    def _take_room(self, size: int, take: Callable[[], object]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
-            copies = sorted(self._copies())
-            total = sum(copy.bytes for copy in copies) + size
-            for copy in copies:
-                if total <= self.bound:
-                    break
-                if size <= self.bound and _removed(copy.path):
-                    total -= copy.bytes
-            if total > self.bound:
-                raise StorageError(
-                    f"there is no room for {size:,} bytes in {self.folder}, whose bound is {self.bound:,} bytes: what "
-                    f"is needed now has {total - size:,}. Raise cache.bytes to what all workers read at a time, or use "
-                    "fewer workers"
-                )
+            used = self._used()
+            if used is None or used + size > self.bound:
+                used = self._freed(size)
             take()
+            (self.folder / _USED_FILE).write_text(str(used + size), encoding="utf-8")
+
+    def _used(self) -> int | None:
+        """Return the bytes that were used when room was taken last; None: nobody knows."""
+        try:
+            return int((self.folder / _USED_FILE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _freed(self, size: int) -> int:
+        """Remove copies for ``size`` bytes more, and a little more than that; return the bytes of those that stay."""
+        copies = sorted(self._copies())
+        used, wanted = sum(copy.bytes for copy in copies), self.bound - size
+        if used > wanted >= 0:
+            for copy in copies:
+                if used <= max(0, wanted - self.bound // 16):
+                    break
+                if _removed(copy.path):
+                    used -= copy.bytes
+        if used > wanted:
+            raise NoRoom(
+                f"there is no room for {size:,} bytes in {self.folder}, whose bound is {self.bound:,} bytes: what "
+                f"is needed now has {used:,}. Raise cache.bytes to what all workers read at a time, or use "
+                "fewer workers"
+            )
+        return used
 
     def _copies(self) -> Iterator[_Copy]:
         for path in self._files.iterdir() if self._files.is_dir() else ():
@@ -161,8 +194,15 @@ class Cache:
         for path in artifacts.iterdir() if artifacts.is_dir() else ():
             if path.name.endswith(".lock"):
                 continue
-            sizes = [one.stat().st_size for one in path.rglob("*") if one.is_file()]
-            yield _Copy(path.stat().st_mtime_ns, path, sum(sizes))
+            yield _Copy(path.stat().st_mtime_ns, path, _bytes_in(path))
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # one that was being fetched has its name now
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _removed(path: Path) -> bool:

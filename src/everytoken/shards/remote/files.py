@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.engines import in_threads
 from everytoken.shards.errors import DamagedStore
-from everytoken.shards.remote.cache import Cache
+from everytoken.shards.remote.cache import FileCache
 from everytoken.shards.remote.folders import BLOCK, Gone, ObjectFolder, open_folder
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class RemoteFolder:
     """A folder behind a URL, and where local copies of its files are kept."""
 
     url: str
-    cache: Cache
+    cache: FileCache
 
     @cached_property
     def objects(self) -> ObjectFolder:
@@ -72,9 +72,14 @@ class RemoteFile:
     sha256: str
 
     @property
+    def object_name(self) -> str:
+        """Its name in the folder."""
+        return object_name(self.name, self.sha256)
+
+    @property
     def shown(self) -> str:
         """Its URL for messages."""
-        return f"{self.folder.shown}/{object_name(self.name, self.sha256)}"
+        return f"{self.folder.shown}/{self.object_name}"
 
     @property
     def place(self) -> Path:
@@ -108,8 +113,7 @@ class RemoteFile:
 
     def fetch_to(self, path: Path) -> None:
         """Write the bytes of the object into an existing file, and check them."""
-        name = object_name(self.name, self.sha256)
-        objects = self.folder.objects
+        name, objects = self.object_name, self.folder.objects
 
         def fetch(start: int) -> None:
             content = objects.download(name, start, min(start + BLOCK, self.size))
@@ -121,12 +125,16 @@ class RemoteFile:
             for _ in in_threads(fetch, range(0, self.size, BLOCK)):
                 pass
         except Gone:
-            raise DamagedStore(
-                f"{self.shown} is gone: another run replaced what it belongs to, or it was deleted. Run the pipeline "
-                "that makes it again: only what is missing is made"
-            ) from None
+            raise self.gone() from None
         if (found := file_sha256(path)) != self.sha256:
             raise DamagedStore(
                 f"{self.shown} is not what was written: its SHA-256 is {found}, expected {self.sha256}. Delete this "
                 "object and run the pipeline that makes it again: only what is missing is made"
             )
+
+    def gone(self) -> DamagedStore:
+        """Return the error that it is not there."""
+        return DamagedStore(
+            f"{self.shown} is gone: another run replaced what it belongs to, or it was deleted. Run the pipeline "
+            "that makes it again: only what is missing is made"
+        )

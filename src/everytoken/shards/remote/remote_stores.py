@@ -19,7 +19,7 @@ from everytoken.shards.digests import value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import IncompleteStore, StoreBusy
 from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord
-from everytoken.shards.remote.cache import Cache
+from everytoken.shards.remote.cache import FileCache
 from everytoken.shards.remote.files import RemoteFolder, object_name
 from everytoken.shards.remote.folders import Changed
 from everytoken.shards.shards import Shards
@@ -86,7 +86,7 @@ class RemoteStore:
         cache: where local copies are kept; parts are made in ``work`` of its folder.
     """
 
-    def __init__(self, url: str, cache: Cache) -> None:
+    def __init__(self, url: str, cache: FileCache) -> None:
         self.folder = RemoteFolder(url, cache)
         self._work = cache.folder / "work" / value_digest(url.rstrip("/"))[:16]
         self._known: tuple[str, Ledger] | None = None
