@@ -65,10 +65,12 @@ class _Environment:
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
+        from everytoken.configuration import read_credentials
         from everytoken.datasets import DatasetPaths
         from everytoken.provenance.lookup import Places
 
-        return Places(DatasetPaths(self.catalog), self.name or "local")
+        paths = DatasetPaths(self.catalog, credentials=lambda: read_credentials(Path("conf"), self.name))
+        return Places(paths, self.name or "local")
 
 
 @click.command()

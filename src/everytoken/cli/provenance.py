@@ -359,6 +359,7 @@ def _address(value: str) -> Address:
 def _project(env: str | None) -> _Project:
     """Return an environment, read without a Kedro session: that takes longer than an answer."""
     _start_lightly()
+    from everytoken.configuration import read_credentials
     from everytoken.datasets import DatasetPaths
     from everytoken.provenance.lookup import Places
 
@@ -366,7 +367,8 @@ def _project(env: str | None) -> _Project:
     catalog, parameters, mlflow = (_configuration(folder, env, key) for key in ("catalog", "parameters", "mlflow"))
     named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
     given = {name: folder / entry["path"] for name, entry in named if entry is not None}
-    return _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
+    paths = DatasetPaths(catalog, folder, lambda: read_credentials(folder / "conf", env))
+    return _Project(Places(paths, env or "local", given), parameters, mlflow, folder)
 
 
 def _start_lightly() -> None:

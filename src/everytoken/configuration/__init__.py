@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         unknown_pipelines,
         unknown_selection,
     )
-    from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_plainly
+    from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_credentials, read_plainly
     from everytoken.configuration.jobs import (
         ConfigurationHook,
         JobConfigLoader,

@@ -12,18 +12,20 @@ import io
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
+from kedro.io import CatalogProtocol
 from kedro.pipeline.node import Node
 from pydantic import BaseModel
 
 from everytoken.datasets import DatasetPaths
-from everytoken.shards import LEDGER_FILE, write_text
+from everytoken.shards import LEDGER_FILE, ShardsError, write_text
 
 COSTS_FILE = "08_reporting/stage_costs.csv"
 _SAMPLED_EVERY = 0.25  # seconds
@@ -53,7 +55,8 @@ class CostsHook:
 
     def __init__(self) -> None:
         self._file = Path()
-        self._paths: Mapping[str, Path] = {}
+        self._paths: DatasetPaths = DatasetPaths({})
+        self._catalog: CatalogProtocol[Any, Any] | None = None
         self._begun: _Begun | None = None
 
     @hook_impl
@@ -64,12 +67,17 @@ class CostsHook:
         self._paths = DatasetPaths(loader["catalog"], project)
 
     @hook_impl
+    def after_catalog_created(self, catalog: CatalogProtocol[Any, Any]) -> None:
+        """Remember the datasets."""
+        self._catalog = catalog
+
+    @hook_impl
     def before_node_run(self, node: Node, inputs: Mapping[str, Any]) -> None:
         """Begin to measure."""
         self._stop()
-        ledgers = [ledger for name in node.outputs if (ledger := self._ledger(name)) is not None]
-        if ledgers:
-            self._begun = _Begun(ledgers, gpus_of(inputs.values()))
+        states = [state for name in node.outputs if (state := self._state_of(name)) is not None]
+        if states:
+            self._begun = _Begun(states, gpus_of(inputs.values()))
 
     @hook_impl
     def after_dataset_saved(self, node: Node) -> None:
@@ -94,21 +102,23 @@ class CostsHook:
         if begun is not None:
             begun.stop()
 
-    def _ledger(self, dataset: str) -> Path | None:
-        """Return where the ledger of a dataset is, or is going to be; None: it is a single file, or only in memory."""
+    def _state_of(self, name: str) -> Callable[[], object] | None:
+        """Return what gives the state of a dataset; None: it is a single file, or only in memory."""
+        if self._catalog is not None and self._paths.is_remote(name):
+            return partial(_state_behind, self._catalog.get(name))
         try:
-            path = self._paths[dataset]
+            path = self._paths[name]
         except KeyError:
             return None
-        return None if path.suffix else path / LEDGER_FILE
+        return None if path.suffix else partial(_state, path / LEDGER_FILE)
 
 
 class _Begun:
     """A stage that has begun, and what its processes have taken since."""
 
-    def __init__(self, ledgers: Sequence[Path], gpus: int) -> None:
-        self._ledgers, self._gpus = ledgers, gpus
-        self._before = [*map(_state, ledgers)]
+    def __init__(self, states: Sequence[Callable[[], object]], gpus: int) -> None:
+        self._states, self._gpus = states, gpus
+        self._before = [state() for state in states]
         self._clock, self._taken = time.monotonic(), _processes()
         self._peak = 0 if self._taken is None else self._taken.resident
         self._ended = threading.Event()
@@ -117,7 +127,7 @@ class _Begun:
 
     def has_made(self) -> bool:
         """Return whether a ledger is another one than before."""
-        return [*map(_state, self._ledgers)] != self._before
+        return [state() for state in self._states] != self._before
 
     def cost(self, stage: str) -> StageCost:
         """Return what it took until now."""
@@ -144,6 +154,13 @@ def _state(file: Path) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     return held.st_ino, held.st_mtime_ns, held.st_size
+
+
+def _state_behind(dataset: Any) -> object:
+    try:
+        return dataset.state()
+    except ShardsError:  # a storage out of reach: the run itself says so
+        return None
 
 
 def gpus_of(values: Iterable[Any]) -> int:

@@ -72,6 +72,17 @@ def read_plainly(conf: Path, env: str | None, key: str) -> dict[str, Any] | None
     return _unless_unusual(lambda: _read(conf, env or CONFIG_LOADER_ARGS["default_run_env"], key))
 
 
+def read_credentials(conf: Path, env: str | None) -> Mapping[str, Any]:
+    """Return what the files ``credentials*`` of an environment say, as Kedro's loader reads them; {} without any."""
+    from kedro.config import MissingConfigException, OmegaConfigLoader
+
+    try:
+        found: Mapping[str, Any] = OmegaConfigLoader(str(conf), env=env, **CONFIG_LOADER_ARGS)["credentials"]
+        return found
+    except MissingConfigException:
+        return {}
+
+
 def read_folder(conf: Path, name: str, env: str | None, key: str) -> dict[str, Any] | None:
     """Return what the files of one folder of ``conf`` say in an environment, before anything is merged; or None."""
     globals_of = read_plainly(conf, env, "globals")

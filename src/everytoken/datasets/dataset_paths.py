@@ -6,37 +6,83 @@ Names find their factory as in Kedro's ``CatalogConfigResolver``, whose import t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from everytoken.datasets.remote_entries import is_url, remote_place
+from everytoken.shards import ShardsError
+from everytoken.shards.remote import local_view
 
 _PLACEHOLDER = re.compile(r"\{(.*?)\}")
 
 
-class DatasetPaths(dict[str, Path]):
+class DatasetPaths(Mapping[str, Path]):
     """Paths by name: of every catalog entry, and of every dataset of a factory that exists on disk.
 
-    ``paths[name]`` also gives the path of a dataset of a factory that does not exist yet.
+    ``paths[name]`` also gives the path of a dataset of a factory that does not exist yet. For one behind a URL it asks
+    the storage, and gives the local folder that stands for it (`everytoken.shards.remote.views`).
 
     Args:
         catalog: the configuration of the catalog; placeholders of a factory are in the last part of its path.
         folder: what the paths are relative to.
+        credentials: reads what entries name by ``credentials``; None: Kedro has made the datasets in this process.
     """
 
-    def __init__(self, catalog: Mapping[str, Any], folder: Path = Path()) -> None:
-        files = {name: folder / entry["filepath"] for name, entry in catalog.items() if "filepath" in entry}
-        super().__init__({name: path for name, path in files.items() if "{" not in name})
-        self._folder, self._entries = folder, frozenset(catalog)
+    def __init__(
+        self,
+        catalog: Mapping[str, Any],
+        folder: Path = Path(),
+        credentials: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        entries = {name: entry for name, entry in catalog.items() if "filepath" in entry}
+        self._folder, self._entries, self._credentials = folder, frozenset(catalog), credentials
+        self._remote = {name: entry for name, entry in entries.items() if is_url(entry["filepath"])}
+        files: dict[str, Path] = {
+            name: folder / entry["filepath"] for name, entry in entries.items() if name not in self._remote
+        }
+        self._paths: dict[str, Path] = {name: path for name, path in files.items() if "{" not in name}
         self._factories = {name: catalog[name] for name in sorted(catalog, key=_order) if "{" in name}
         for factory in self._factories:
             if factory in files:
-                self.update(self._made_by(factory, files[factory]))
+                self._paths.update(self._made_by(factory, files[factory]))
 
-    def __missing__(self, name: str) -> Path:
+    def __iter__(self) -> Iterator[str]:
+        yield from self._paths
+        yield from (name for name in self._remote if "{" not in name)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths or name in self._remote
+
+    def __getitem__(self, name: str) -> Path:
+        if name in self._paths:
+            return self._paths[name]
         factory, values = self._factory_of(name)
-        if "filepath" not in (entry := self._factories.get(factory, {})):
+        entry: Mapping[str, Any] = self._remote.get(name, self._factories.get(factory, {}))
+        if "filepath" not in entry:
             raise KeyError(name)
-        return self._folder / str(entry["filepath"]).format_map(values)
+        place = str(entry["filepath"]).format_map(values)
+        return self._view(name, place, entry) if is_url(place) else self._folder / place
+
+    def is_remote(self, name: str) -> bool:
+        """Return whether a dataset is behind a URL."""
+        return name in self._remote or self._factory_of(name)[0] in self._remote
+
+    def _view(self, name: str, url: str, entry: Mapping[str, Any]) -> Path:
+        credentials = None
+        if self._credentials is not None and (named := entry.get("credentials")) is not None:
+            credentials = self._credentials().get(named)
+            if credentials is None:
+                raise ShardsError(
+                    f"{name} names the credentials {named!r}, which no credentials.yml of the environment has. "
+                    "Add them there (docs/stores.md)"
+                )
+        place = remote_place(url, entry.get("cache"), credentials, self._folder)
+        assert place is not None, "it is a URL"
+        return local_view(*place)
 
     def _factory_of(self, name: str) -> tuple[str, Mapping[str, str]]:
         """Return the factory that makes a dataset, and the values of its placeholders; "" for no dataset."""

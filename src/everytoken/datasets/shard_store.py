@@ -12,22 +12,36 @@ from kedro.io import AbstractDataset
 
 from everytoken.corpus.sampling import is_scored
 from everytoken.datasets.previews import TablePreview
-from everytoken.shards import Shards, Store, digests_in, ledger_state, make_engine
+from everytoken.datasets.remote_entries import remote_place
+from everytoken.shards import Shards, Store, digests_in, make_engine
+from everytoken.shards.remote import RemoteStore
 
 _PREVIEW_CHARS = 200
 _UNSCORED = dict.fromkeys(("safety_score", "safety_probs", "is_bad"), "not scored")
 
 
 class ShardStore(AbstractDataset[Shards, Shards]):
-    """A folder of parts with a ledger (see `everytoken.shards.store`).
+    """A folder of parts with a ledger (see `everytoken.shards.store`), here or behind a URL.
 
     Args:
+        filepath: the folder, or its URL (docs/stores.md).
         engine: where part functions run: ``{kind: inline}``, ``{kind: processes, workers: 2}`` or ``{kind: slurm,
             ...}`` (docs/cluster.md).
+        cache: of a URL: ``{path, bytes}``, the folder of local copies and the most bytes of all of them.
+        credentials: of a URL: what its file system of fsspec takes.
     """
 
-    def __init__(self, *, filepath: str, engine: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-        self._store = Store(Path(filepath))
+    def __init__(
+        self,
+        *,
+        filepath: str,
+        engine: dict[str, Any],
+        cache: dict[str, Any] | None = None,
+        credentials: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        remote = remote_place(filepath, cache, credentials)
+        self._store = Store(Path(filepath)) if remote is None else RemoteStore(*remote)
         self._engine = make_engine(**engine)
         self.metadata = metadata
 
@@ -43,7 +57,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         return self._store.exists()
 
     def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._store.root), "engine": str(self._engine)}
+        return {"filepath": self._store.shown, "engine": str(self._engine)}
 
     def ledger_summary(self) -> dict[str, Any]:
         """Return root digest, rows and bytes of the complete store, and whether it has no part."""
@@ -62,7 +76,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
 
     def state(self) -> object:
         """Return what differs after a part was made again, also to the same digest."""
-        return ledger_state(self._store.root)
+        return self._store.state()
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""

@@ -75,7 +75,12 @@ def ledger_state(folder: Path) -> object:
 def is_store(folder: Path) -> bool:
     """Return whether a folder with a ledger is a store of parts; the others are artifacts."""
     with (folder / LEDGER_FILE).open("rb") as file:
-        return b'"everytoken-ledger/' in file.read(_HEAD)
+        return holds_parts(file.read(_HEAD))
+
+
+def holds_parts(head: bytes) -> bool:
+    """Return whether a ledger that begins so is that of a store of parts."""
+    return b'"everytoken-ledger/' in head[:_HEAD]
 
 
 def root_digest(parts: Iterable[tuple[str, str]]) -> str:
@@ -228,17 +233,17 @@ class Ledger:
             DamagedStore: not a ledger, or not the one that was written.
             FileNotFoundError: there is none.
         """
-        return Ledger.parse(path.read_bytes(), path)
+        return ledger_of(path.read_bytes(), path)
 
-    @staticmethod
-    def parse(content: bytes, where: object) -> Ledger:
-        """Return the ledger of these bytes; see `read_ledger`.
 
-        Raises:
-            DamagedStore: not a ledger, or not the one that was written.
-        """
-        data = _parsed(content, where)
-        return Ledger(data["holds"], data["recipe"], tuple(PartRecord.from_json(part) for part in data["parts"]))
+def ledger_of(content: bytes, where: object) -> Ledger:
+    """Return the ledger of these bytes; see `read_ledger`.
+
+    Raises:
+        DamagedStore: not a ledger, or not the one that was written.
+    """
+    data = _parsed(content, where)
+    return Ledger(data["holds"], data["recipe"], tuple(PartRecord.from_json(part) for part in data["parts"]))
 
 
 def read_ledger(path: Path) -> dict[str, Any]:

@@ -234,8 +234,9 @@ class StoredPart:
     def _damaged(self, error: Exception | str) -> DamagedStore:
         if isinstance(error, Exception):
             raise_trouble(error)
+        where = self.path if self.held is None else self.held.shown
         return DamagedStore(
-            f"{self.path if self.held is None else self.held.shown} cannot be read ({error}). It is not the file that was written; "
+            f"{where} cannot be read ({error}). It is not the file that was written; "
             "run the pipeline that makes it again: damaged parts are found by their SHA-256 and rebuilt."
         )
 

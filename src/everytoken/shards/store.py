@@ -33,7 +33,7 @@ from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine, in_threads
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
-from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord
+from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord, ledger_state
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
 from everytoken.shards.part_progress import PartCounts, counting
 from everytoken.shards.parts import Rows, StoredPart, Unchanged, ValuePart, extended_path
@@ -176,6 +176,15 @@ class Store:
     def __init__(self, root: Path, elsewhere: Elsewhere | None = None) -> None:
         self.root = root
         self._elsewhere = elsewhere
+
+    @property
+    def shown(self) -> str:
+        """Its folder, for messages."""
+        return str(self.root)
+
+    def state(self) -> object:
+        """Return what differs when the ledger was written again; None: there is none."""
+        return ledger_state(self.root)
 
     @property
     def _making(self) -> Path:

@@ -218,9 +218,11 @@ class TrackingHook:
         return self._run, dataset
 
     def _source(self, dataset: Any) -> str:
-        """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
-        path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
-        project = self._context.project_path
+        """Return where the dataset lies, as a URL, or within the project as a relative path: it may be moved."""
+        said = str(dataset._describe().get("filepath", type(dataset).__name__))
+        if (path := local_path(dataset)) is None and "://" in said:
+            return said
+        path, project = path or Path(said), self._context.project_path
         return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
     def _fail(self, error: Exception) -> None:

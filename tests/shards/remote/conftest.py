@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from everytoken import retries
-from everytoken.shards.remote import FileCache
+from everytoken.shards.remote import FileCache, retries
 from tests.s3_server import S3Server, log_in, s3_server
 
 

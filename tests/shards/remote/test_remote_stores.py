@@ -235,7 +235,7 @@ def test_a_run_that_is_killed_at_any_request_is_finished_by_the_next(
     bucket: Any, cache: FileCache, tmp_path: Path, server: S3Server
 ) -> None:
     Store(tmp_path / "local").save(given(6).map(count_up), Inline())
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     for puts in (1, 4, 7):  # before the first part is there, amid the parts, before the ledger
         url, place = f"s3://corpora/killed{puts}", tmp_path / f"cache{puts}"
         command = [sys.executable, "-c", SAVE, url, str(place)]

@@ -1,4 +1,4 @@
-"""Remote files and listings, asked for again where that may help (`everytoken.retries`)."""
+"""Remote files and listings, asked for again where that may help (`everytoken.shards.remote.retries`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.redaction import redacted
-from everytoken.retries import ATTEMPTS, Transient, retried
+from everytoken.shards.remote.retries import ATTEMPTS, Transient, retried
 
 LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minutes and asks to wait for the next one
 

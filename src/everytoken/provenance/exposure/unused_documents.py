@@ -23,6 +23,7 @@ from everytoken.progress import progress
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_parts, store_head
 from everytoken.shards import DamagedStore, StoredPart, part_name, set_aside_path
+from everytoken.shards.remote import present
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
 _REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document
@@ -121,7 +122,7 @@ def _require_absent(places: Places, address: Address, index: int) -> None:
     """Check that no split has a document that its index does not know, where splits have the parts that were read."""
     wanted = _is_at(address)
     for split, dataset in STORES.items():
-        path = places.paths.get(dataset, Path()) / f"{part_name(index)}.parquet"
+        path = present(places.path(dataset) / f"{part_name(index)}.parquet") if places.has(dataset) else Path()
         if split != CANARY and path.is_file() and any(_matching(path, list(ADDRESS_COLUMNS), wanted)):
             raise ProvenanceError(
                 f"{path} has the document {address}, and the index of documents does not know it: it "
@@ -148,7 +149,7 @@ def _matching(path: Path, columns: list[str], wanted: pc.Expression) -> Iterator
 
 
 def _part(places: Places, dataset: str, index: int) -> Path:
-    return places.store(dataset) / f"{part_name(index)}.parquet"
+    return present(places.store(dataset) / f"{part_name(index)}.parquet")
 
 
 def _parts_of(places: Places, address: Address) -> Iterator[int]:

@@ -24,6 +24,7 @@ from everytoken.corpus.sampling import is_scored
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import LEDGER_FILE, DamagedStore, Ledger, StoredPart, part_name
+from everytoken.shards.remote import present
 from everytoken.system_errors import raise_trouble
 
 CANARY = "canary"
@@ -139,7 +140,7 @@ class DocumentRecords:
         for (split, part), group in groupby(in_order, lambda item: item[1][:2]):
             wanted = list(group)
             folder = self.places.store(STORES[split])
-            path = folder / f"{part_name(part)}.parquet"
+            path = present(folder / f"{part_name(part)}.parquet")
             own = _CANARY if split == CANARY else (*_DOCUMENT, *self._second_scores(split, path))
             columns = [*own, *(_TEXTS if texts else ())]
             found = read_rows(path, [row.row for _, row in wanted], columns)

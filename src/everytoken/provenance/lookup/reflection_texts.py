@@ -22,7 +22,8 @@ from everytoken.reflections.splicing import (
     columns_of_run,
     open_reflection_encoder,
 )
-from everytoken.shards import Artifact, Part, Shards, Store
+from everytoken.shards import Artifact, Part, Shards
+from everytoken.shards.remote import open_store
 from everytoken.tokens.canary import CanarySplicing
 from everytoken.tokens.streams import TokenizerFacts
 from everytoken.tokens.tokenizer import EncodingRules
@@ -143,7 +144,7 @@ def canary_reflections(places: Places, stream: Artifact, index: StreamIndex, tok
     encoder = open_reflection_encoder(
         rules, given["reflection_budget"], splicing.marker, TokenizerFacts(**said["tokenizer"])
     )
-    return CanaryReflections(index, splicing, encoder, Store(places.store(STORES[CANARY])).load())
+    return CanaryReflections(index, splicing, encoder, open_store(places.store(STORES[CANARY])).load())
 
 
 def _first_row(part: Part) -> int:
@@ -173,4 +174,6 @@ def reflections_of(places: Places, name: str, stream: Artifact, tokenizer: Artif
         rules, given["reflection_budget"], given["marker"], TokenizerFacts(**said["tokenizer"])
     )
     named = columns_of_run(run, given["voice"])
-    return Reflections(run, said["generator"], named, given["marker"], encoder, Store(places.store(dataset)).load())
+    return Reflections(
+        run, said["generator"], named, given["marker"], encoder, open_store(places.store(dataset)).load()
+    )

@@ -15,6 +15,7 @@ from typing import cast
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import DamagedStore, Shards, StoredPart, part_name
+from everytoken.shards.remote import present
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class UnreadParts:
     def __getitem__(self, index: int) -> StoredPart:
         """Return a part; its digests are not known."""
         try:
-            return StoredPart.at(self.folder / f"{part_name(index)}.parquet", index)
+            return StoredPart.at(present(self.folder / f"{part_name(index)}.parquet"), index)
         except DamagedStore as error:
             raise ProvenanceError(str(error)) from error
 

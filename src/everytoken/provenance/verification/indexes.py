@@ -39,13 +39,13 @@ from everytoken.shards import (
     ArtifactStore,
     Built,
     Recipe,
-    Store,
     artifact_ledger_text,
     digests_in,
     is_store,
     read_artifact_ledger,
     scratch_folder,
 )
+from everytoken.shards.remote import open_store
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.checks import Level, whole_ledger
 
@@ -135,7 +135,7 @@ def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
         return {key: _given(key, item, stored) for key, item in value.items()}
     found = stored[value["digest"]]
     if is_store(found):
-        return Store(found).load()
+        return open_store(found).load()
     artifact = ArtifactStore(found).load()
     return made_stream(artifact) if name == "stream" else artifact
 

@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from everytoken.shards.remote.folders import Changed, StorageError
     from everytoken.shards.remote.remote_artifacts import RemoteArtifact, RemoteArtifactStore
     from everytoken.shards.remote.remote_stores import RemoteStore
+    from everytoken.shards.remote.views import local_view, open_store, present
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -40,7 +40,7 @@ class _Copy(NamedTuple):
 class CacheSettings:
     """``cache`` of a catalog entry: the folder of local copies, and the most bytes of all that it holds."""
 
-    folder: str
+    path: str
     bytes: int
 
     def __post_init__(self) -> None:

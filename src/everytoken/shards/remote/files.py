@@ -13,7 +13,7 @@ from everytoken.shards.digests import file_sha256
 from everytoken.shards.engines import in_threads
 from everytoken.shards.errors import DamagedStore
 from everytoken.shards.remote.cache import FileCache
-from everytoken.shards.remote.folders import BLOCK, Gone, ObjectFolder, open_folder
+from everytoken.shards.remote.folders import BLOCK, Gone, ObjectFolder
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,15 @@ def object_name(name: str, sha256: str) -> str:
     """Return the name of the object that holds a file: ``part_00000.parquet`` is ``part_00000.<16 hex>.parquet``."""
     path = PurePosixPath(name)
     return str(path.with_name(f"{path.stem}.{sha256[:16]}{path.suffix}"))
+
+
+def open_folder(url: str) -> ObjectFolder:
+    """Return the folder behind a URL, by its protocol."""
+    if url.partition("://")[0].lower() in ("s3", "s3a") and "::" not in url:
+        from everytoken.shards.remote.s3 import S3Folder
+
+        return S3Folder(url)
+    return ObjectFolder(url)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everytoken.redaction import GIVE_IT_BY, redacted, shown_url
-from everytoken.retries import Transient, retried
 from everytoken.shards.errors import ShardsError
 from everytoken.shards.remote.access import options_of
+from everytoken.shards.remote.retries import Transient, retried
 
 BLOCK = 16 << 20  # bytes of one request
 
@@ -258,12 +258,3 @@ _OURS = (errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 
 def _errno(error: Exception) -> int | None:
     return error.errno if isinstance(error, OSError) and not answer_of(error)[1] else None
-
-
-def open_folder(url: str) -> ObjectFolder:
-    """Return the folder behind a URL, by its protocol."""
-    if url.partition("://")[0].lower() in ("s3", "s3a") and "::" not in url:
-        from everytoken.shards.remote.s3 import S3Folder
-
-        return S3Folder(url)
-    return ObjectFolder(url)

@@ -18,7 +18,7 @@ from everytoken.shards.atomic import atomic_file, lock_folder, sole_writer
 from everytoken.shards.digests import value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import IncompleteStore, StoreBusy
-from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord
+from everytoken.shards.ledger import LEDGER_FILE, FileRecord, HeldFile, Ledger, PartRecord, ledger_of
 from everytoken.shards.remote.cache import FileCache
 from everytoken.shards.remote.files import RemoteFolder, object_name
 from everytoken.shards.remote.folders import Changed
@@ -32,7 +32,7 @@ _MAKING = ".making"
 
 
 @dataclass(frozen=True)
-class _There:
+class HeldParts:
     """The files of a store that a storage lists."""
 
     folder: RemoteFolder
@@ -89,7 +89,7 @@ class RemoteStore:
     def __init__(self, url: str, cache: FileCache) -> None:
         self.folder = RemoteFolder(url, cache)
         self._work = cache.folder / "work" / value_digest(url.rstrip("/"))[:16]
-        self._known: tuple[str, Ledger] | None = None
+        self._known: tuple[object, Ledger] | None = None
 
     @property
     def shown(self) -> str:
@@ -97,7 +97,7 @@ class RemoteStore:
         return self.folder.shown
 
     def _store(self) -> Store:
-        return Store(self._work, _There(self.folder, self.folder.objects.sizes()))
+        return Store(self._work, HeldParts(self.folder, self.folder.objects.sizes()))
 
     def exists(self) -> bool:
         """Return whether the ledger is there, and every object that it names."""
@@ -107,7 +107,7 @@ class RemoteStore:
             return False
         return True
 
-    def version(self) -> str | None:
+    def state(self) -> object:
         """Return what differs when the ledger was written again; None: there is none."""
         return self.folder.objects.version(LEDGER_FILE)
 
@@ -118,7 +118,7 @@ class RemoteStore:
             IncompleteStore: there is none; the message says how far the store is.
             DamagedStore: it is not the one that was written.
         """
-        if self._known is not None and self._known[0] == self.version():
+        if self._known is not None and self._known[0] == self.state():
             return self._known[1]
         found = self.folder.objects.read(LEDGER_FILE)
         if found is None:
@@ -126,7 +126,7 @@ class RemoteStore:
             state = f"is not complete ({there} files of parts are there)" if there else "has not been made"
             raise IncompleteStore(f"{self.shown} {state}. Run the pipeline that makes it; it goes on where it stopped.")
         content, version = found
-        self._known = version, Ledger.parse(content, f"{self.shown}/{LEDGER_FILE}")
+        self._known = version, ledger_of(content, f"{self.shown}/{LEDGER_FILE}")
         return self._known[1]
 
     def load(self) -> Shards:
@@ -156,7 +156,7 @@ class RemoteStore:
             content = (self._work / LEDGER_FILE).read_bytes()
             if version is None or version[0] != content:
                 replace_ledger(self.folder, content, None if version is None else version[1])
-            wanted = {object_name(name, record.sha256) for name, record in _files(ledger)}
+            wanted = {object_name(name, record.sha256) for name, record in files_of(ledger)}
             stale = [name for name in listed if _OURS.fullmatch(name) and name not in wanted]
             self.folder.objects.delete(stale)
             self.folder.objects.abort_uploads()
@@ -178,12 +178,12 @@ class RemoteStore:
         return found
 
     def _upload_known(self, path: Path, ledger: Ledger) -> None:
-        for name, record in _files(ledger):
+        for name, record in files_of(ledger):
             if name == path.name:
                 self.folder.upload(path, name, record.sha256)
 
 
-def _files(ledger: Ledger) -> list[tuple[str, PartRecord | FileRecord]]:
+def files_of(ledger: Ledger) -> list[tuple[str, PartRecord | FileRecord]]:
     """Return the files of all parts, by name, with their records."""
     found: list[tuple[str, PartRecord | FileRecord]] = []
     for part in ledger.parts if ledger.holds == "rows" else ():

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards.engines import in_threads
-from everytoken.retries import Transient
 from everytoken.shards.remote.folders import BLOCK, Changed, Gone, ObjectFolder, answer_of
+from everytoken.shards.remote.retries import Transient
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class S3Folder(ObjectFolder):
 
     @property
     def filesystem(self) -> Any:
+        """The file system of fsspec, which asks once: `asking` repeats."""
         filesystem = super().filesystem
         filesystem.retries = 1
         return filesystem
