@@ -7,6 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.shards.remote.access import give_access
     from everytoken.shards.remote.blocked_arrays import BlockedArray, map_npy, map_values
+    from everytoken.shards.remote.blocks import bring_whole, forget_mapped
     from everytoken.shards.remote.cache import CacheSettings, FileCache
     from everytoken.shards.remote.files import RemoteFolder
     from everytoken.shards.remote.folders import Changed, StorageError

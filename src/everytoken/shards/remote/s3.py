@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from everytoken.shards.engines import in_threads
 from everytoken.retries import Transient
+from everytoken.shards.engines import in_threads
 from everytoken.shards.remote.folders import BLOCK, Changed, Gone, ObjectFolder, answer_of
 
 logger = logging.getLogger(__name__)
