@@ -18,6 +18,7 @@ import click
 from everytoken.cli.differences import comparison_lines, difference_lines
 from everytoken.cli.project import named_values, project
 from everytoken.measurements import rate
+from everytoken.redaction import is_url
 
 if TYPE_CHECKING:
     from everytoken.checks import Check
@@ -358,7 +359,9 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
                 printed.add(run_checks((("file", _check_json),), dataset, (DatasetError, *READ_FAULTS), covers=name))
             if not hasattr(dataset, "ledger_summary"):
                 continue
-            if not _is_made(paths[name]):
+            if is_url(place := str(dataset._describe()["filepath"])):
+                found += _fetched(name, place, dataset)
+            elif not _is_made(paths[name]):
                 click.echo(f"--    {name}  not made")
             elif paths[name].is_dir():
                 found.append((name, paths[name]))
@@ -368,6 +371,24 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
         folders = {str(checkpoints.folder) for checkpoints in trained if checkpoints is not None}
         found += [(folder, Path(folder)) for folder in sorted(folders) if find_step_folders(Path(folder))]
     return found
+
+
+_held: list[Any] = []  # artifacts behind URLs, whose local copies stay while this process reads them
+
+
+def _fetched(name: str, place: str, dataset: Any) -> list[tuple[str, Path]]:
+    """Return name and folder of the local copies of a dataset behind a URL; nothing where there are none."""
+    from everytoken.datasets import ArtifactFolder
+
+    if not isinstance(dataset, ArtifactFolder):
+        click.echo(f"--    {name}  is at {place}: its parts are verified when they are read")
+        return []
+    if not dataset.exists():
+        click.echo(f"--    {name}  not made")
+        return []
+    _held.append(artifact := dataset.load())
+    assert artifact.folder is not None
+    return [(name, artifact.folder)]
 
 
 def _is_made(path: Path) -> bool:

@@ -16,10 +16,12 @@ import click
 from everytoken.address import Address
 from everytoken.cli.project import named_values, project_folder
 from everytoken.cli.rendering import batch_lines, exposure_lines
+from everytoken.redaction import is_url
 
 if TYPE_CHECKING:
     from everytoken.provenance.lookup import Places, Run, UpstreamDocument
     from everytoken.provenance.trace import TracedSequence
+    from everytoken.shards import Artifact
 
 _RUN = (
     "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
@@ -266,7 +268,7 @@ def _run(project: _Project, name: str) -> Run:
     """Return the run that a name means."""
     from everytoken.provenance.lookup import find_run
 
-    if _MLFLOW.fullmatch(name) and name not in project.places.paths and not Path(name).exists():
+    if _MLFLOW.fullmatch(name) and not project.places.knows(name) and not Path(name).exists():
         return _mlflow_run(project, name)
     return find_run(project.places, name, project.checkpoint_folders)
 
@@ -366,7 +368,24 @@ def _project(env: str | None) -> _Project:
     catalog, parameters, mlflow = (_configuration(folder, env, key) for key in ("catalog", "parameters", "mlflow"))
     named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
     given = {name: folder / entry["path"] for name, entry in named if entry is not None}
-    return _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
+    remote: Mapping[str, Artifact] = {}
+    if any(is_url(str(entry.get("filepath", ""))) for entry in catalog.values()):
+        from everytoken.datasets import remote_artifacts
+
+        remote = remote_artifacts(catalog, _credentials(folder, env), folder)
+    return _Project(Places(DatasetPaths(catalog, folder), env or "local", given, remote), parameters, mlflow, folder)
+
+
+def _credentials(folder: Path, env: str | None) -> dict[str, Any]:
+    from kedro.config import MissingConfigException, OmegaConfigLoader
+
+    from everytoken.configuration import CONFIG_LOADER_ARGS
+
+    try:
+        found: dict[str, Any] = OmegaConfigLoader(str(folder / "conf"), env=env, **CONFIG_LOADER_ARGS)["credentials"]
+        return found
+    except MissingConfigException:
+        return {}
 
 
 def _start_lightly() -> None:

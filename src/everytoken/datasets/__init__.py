@@ -10,6 +10,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
+    from everytoken.datasets.behind_urls import open_cache, remote_artifacts
     from everytoken.datasets.dataset_paths import DatasetPaths
     from everytoken.datasets.files import CsvFile, FigureFile, HtmlFile, JsonFile
     from everytoken.datasets.ranked_replies import RankedReplies

@@ -6,15 +6,17 @@ Names find their factory as in Kedro's ``CatalogConfigResolver``, whose import t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from everytoken.redaction import is_url
 
 _PLACEHOLDER = re.compile(r"\{(.*?)\}")
 
 
 class DatasetPaths(dict[str, Path]):
-    """Paths by name: of every catalog entry, and of every dataset of a factory that exists on disk.
+    """Paths by name: of every catalog entry, and of every dataset of a factory that exists on disk; none of URLs.
 
     ``paths[name]`` also gives the path of a dataset of a factory that does not exist yet.
 
@@ -24,17 +26,19 @@ class DatasetPaths(dict[str, Path]):
     """
 
     def __init__(self, catalog: Mapping[str, Any], folder: Path = Path()) -> None:
-        files = {name: folder / entry["filepath"] for name, entry in catalog.items() if "filepath" in entry}
+        local = {name: entry for name, entry in catalog.items() if not is_url(str(entry.get("filepath", "")))}
+        files = {name: folder / entry["filepath"] for name, entry in local.items() if "filepath" in entry}
         super().__init__({name: path for name, path in files.items() if "{" not in name})
         self._folder, self._entries = folder, frozenset(catalog)
-        self._factories = {name: catalog[name] for name in sorted(catalog, key=_order) if "{" in name}
+        self._factories = {name: catalog[name] for name in in_order(catalog) if "{" in name}
         for factory in self._factories:
             if factory in files:
                 self.update(self._made_by(factory, files[factory]))
 
     def __missing__(self, name: str) -> Path:
         factory, values = self._factory_of(name)
-        if "filepath" not in (entry := self._factories.get(factory, {})):
+        entry = self._factories.get(factory, {})
+        if "filepath" not in entry or is_url(str(entry["filepath"])):
             raise KeyError(name)
         return self._folder / str(entry["filepath"]).format_map(values)
 
@@ -47,11 +51,27 @@ class DatasetPaths(dict[str, Path]):
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
-        for found in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
-            if (match := _form(path.name).fullmatch(found.name)) is not None:
-                name = factory.format_map(match.groupdict())
-                if self._factory_of(name)[0] == factory and name not in self:
-                    yield name, found
+        found = sorted(one.name for one in path.parent.iterdir()) if path.parent.is_dir() else []
+        for name, place in datasets_of(factory, path.name, found):
+            if self._factory_of(name)[0] == factory and name not in self:
+                yield name, path.parent / place
+
+
+def datasets_of(factory: str, form: str, found: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the datasets of a factory among names of files: each with the name of its file.
+
+    Args:
+        factory: the pattern of names of datasets.
+        form: the pattern of names of files.
+    """
+    for place in found:
+        if (match := _form(form).fullmatch(place)) is not None:
+            yield factory.format_map(match.groupdict()), place
+
+
+def in_order(catalog: Iterable[str]) -> list[str]:
+    """Return the names in a catalog, and its factories in the order in which Kedro matches them."""
+    return sorted(catalog, key=_order)
 
 
 def _form(text: str) -> re.Pattern[str]:

@@ -36,7 +36,7 @@ from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
 from everytoken.measurements import MetricRows, listening
-from everytoken.redaction import redact_output, redacted, without_secrets
+from everytoken.redaction import is_url, redact_output, redacted, without_secrets
 from everytoken.tracking import environment
 from everytoken.tracking.database import SQLITE
 from everytoken.tracking.delivery import deliver
@@ -219,7 +219,10 @@ class TrackingHook:
 
     def _source(self, dataset: Any) -> str:
         """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
-        path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
+        place = str(dataset._describe().get("filepath", type(dataset).__name__))
+        if (path := local_path(dataset)) is None and is_url(place):
+            return place
+        path = path or Path(place)
         project = self._context.project_path
         return str(path.relative_to(project) if path.is_relative_to(project) else path)
 

@@ -27,12 +27,14 @@ class Places:
     Attributes:
         paths: folder or file of each, by name.
         environment: what the user calls it, for messages.
+        remote: artifacts behind URLs, which are fetched when they are read.
         streams: where streams lie that its parameters name by path, by their names there.
     """
 
     paths: Mapping[str, Path]
     environment: str
     streams: Mapping[str, Path] = field(default_factory=dict)
+    remote: Mapping[str, Artifact] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """Return where a dataset lies.
@@ -41,6 +43,8 @@ class Places:
             ProvenanceError: the environment has none of this name.
         """
         try:
+            if (artifact := self.remote.get(name)) is not None and artifact.folder is not None:
+                return artifact.folder
             return self.paths[name]
         except KeyError:
             raise ProvenanceError(f"the environment {self.environment!r} has no dataset {name!r}") from None
@@ -59,9 +63,15 @@ class Places:
             )
         return folder
 
+    def knows(self, name: str) -> bool:
+        """Return whether the environment names a dataset, made or not."""
+        return name in self.paths or name in self.remote
+
     def has(self, name: str) -> bool:
         """Return whether a dataset is there."""
-        return name in self.paths and (self.paths[name].is_file() or (self.paths[name] / LEDGER_FILE).is_file())
+        return name in self.remote or (
+            name in self.paths and (self.paths[name].is_file() or (self.paths[name] / LEDGER_FILE).is_file())
+        )
 
     @property
     def options(self) -> str:
@@ -71,7 +81,7 @@ class Places:
     @cached_property
     def artifacts(self) -> dict[str, Artifact]:
         """The artifacts that are there and whole, by name."""
-        return dict(self._artifacts())
+        return {**dict(self._artifacts()), **self.remote}
 
     def _artifacts(self) -> Iterator[tuple[str, Artifact]]:
         for name, folder in self.paths.items():

@@ -158,7 +158,7 @@ def find_run(places: Places, name: str, checkpoint_folders: Sequence[Path] = ())
     Raises:
         ProvenanceError: there is no such checkpoint.
     """
-    folder = places.paths.get(name, Path(name))
+    folder = places.path(name) if places.knows(name) else Path(name)
     if (folder / "state.json").is_file():
         return _run_of_step(places, name, folder, checkpoint_folders)
     if (folder / LEDGER_FILE).is_file():

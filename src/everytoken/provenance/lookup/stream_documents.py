@@ -93,7 +93,7 @@ def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> Strea
         require_rows(stream.index.numbers, split, store_head(places.store(STORES[split]))["part_rows"])
     dataset = dataset_of_stream(name)
     if dataset in places.artifacts:
-        known = documents_of(places, name, places.paths[dataset], stream.seq_length)
+        known = documents_of(places, name, places.path(dataset), stream.seq_length)
         if known.index is not None and (known.index.kind, known.index.splits) == (
             stream.index.kind,
             stream.index.splits,
@@ -145,20 +145,20 @@ def folder_of_stream(places: Places, name: str) -> Path:
         ProvenanceError: there is none.
     """
     dataset = dataset_of_stream(name)
-    if dataset in places.paths or dataset != name:
+    if places.knows(dataset) or dataset != name:
         if dataset not in places.artifacts:
             raise ProvenanceError(
                 f"the environment {places.environment!r} has no {dataset} yet, or it is not whole: run the pipeline "
                 f"that makes it (kedro run{places.options})"
             )
-        return places.paths[dataset]
+        return places.path(dataset)
     if name in places.streams:
         return places.streams[name]
     if Path(name).exists() or Path(f"{name}.idx").exists():
         return Path(name)
     raise ProvenanceError(
         f"there is no stream {name!r}: name one of "
-        f"{[one.name for one in STREAM_KINDS.values() if one.dataset in places.paths]}, a dataset, or the path of a "
+        f"{[one.name for one in STREAM_KINDS.values() if places.knows(one.dataset)]}, a dataset, or the path of a "
         "stream"
     )
 
