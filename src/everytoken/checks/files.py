@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from everytoken.checks.check import require_none
-from everytoken.shards import LEDGER_FILE, THREADS
+from everytoken.shards import LEDGER_FILE, THREADS, is_here, size_here, stub_of
 
 _READ = 1 << 20
 
@@ -31,11 +31,12 @@ def require_files(
         Faults: a file is missing, has another size, or is not listed.
     """
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    missing = [name for name in sizes if not (folder / name).is_file()]
+    stubs = {stub_of(Path(name)).as_posix() for name in sizes}
+    missing = [name for name in sizes if not is_here(folder / name)]
     expected = {name: "" if sizes[name] is None else f": expected {sizes[name]:,} bytes, it" for name in missing}
     faults = [f"{folder / name}{expected[name]} is missing{remedy}" for name in missing]
     faults += wrong_sizes(folder, sizes)
-    unlisted = sorted(found - sizes.keys() - {LEDGER_FILE, *own})
+    unlisted = sorted(found - sizes.keys() - stubs - {LEDGER_FILE, *own})
     hidden = [name for name in unlisted if name.startswith(".") or "/." in name]
     faults += [f"{folder / name}: {lister} no such file" for name in unlisted if name not in hidden]
     require_none(faults, [folder / name for name in missing])
@@ -44,7 +45,7 @@ def require_files(
 
 def wrong_sizes(folder: Path, sizes: Mapping[str, int | None]) -> list[str]:
     """Return which files that exist have another number of bytes."""
-    found = {name: (folder / name).stat().st_size for name in sizes if (folder / name).is_file()}
+    found = {name: size for name in sizes if (size := size_here(folder / name)) is not None}
     return [
         f"{folder / name}: expected {sizes[name]:,} bytes, found {size:,}"
         for name, size in found.items()

@@ -25,6 +25,7 @@ from everytoken.cli.exclusion_lines import (
     say_what_has_text,
 )
 from everytoken.cli.project import given_parameters, project_folder, session_of
+from everytoken.redaction import is_url
 
 if TYPE_CHECKING:
     from everytoken.corpus import Entry, ExclusionParameters
@@ -65,12 +66,16 @@ class _Environment:
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
-        from everytoken.configuration import read_credentials
         from everytoken.datasets import DatasetPaths
         from everytoken.provenance.lookup import Places
 
-        paths = DatasetPaths(self.catalog, credentials=lambda: read_credentials(Path("conf"), self.name))
-        return Places(paths, self.name or "local")
+        if remote := [name for name, entry in self.catalog.items() if is_url(str(entry.get("filepath", "")))]:
+            raise click.ClickException(
+                f"{', '.join(remote)} of this environment are behind URLs, and a take-down changes local datasets "
+                "alone. Give them local paths in an environment with the same parameters, run it, and take the "
+                "documents down there"
+            )
+        return Places(DatasetPaths(self.catalog), self.name or "local")
 
 
 @click.command()

@@ -10,20 +10,36 @@ from typing import Any
 from kedro.io import AbstractDataset
 
 from everytoken.datasets.previews import JSONPreview
-from everytoken.shards import Artifact, ArtifactStore, digests_in, ledger_state, make_engine
+from everytoken.datasets.remote_entries import remote_place
+from everytoken.shards import Artifact, ArtifactStore, digests_in, make_engine
+from everytoken.shards.remote import BLOCK, RemoteArtifactStore
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
-    """A folder that appears whole (see `everytoken.shards.artifacts`).
+    """A folder that appears whole (see `everytoken.shards.artifacts`), or the same behind a URL.
 
     Args:
+        filepath: the folder, or its URL (docs/stores.md).
+        credentials: of a URL: what its file system of fsspec takes.
+        cache: of a URL: ``{path, bytes}``, the folder of local copies and the most bytes of all of them.
+        block_bytes: in which large files behind a URL are read; None: 16 MiB.
         engine: where functions that are declared ``in_ranges`` run them, as in `ShardStore`; None: in this process.
     """
 
     def __init__(
-        self, *, filepath: str, engine: dict[str, Any] | None = None, metadata: dict[str, Any] | None = None
+        self,
+        *,
+        filepath: str,
+        engine: dict[str, Any] | None = None,
+        credentials: dict[str, Any] | None = None,
+        cache: dict[str, Any] | None = None,
+        block_bytes: int | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
-        self._store = ArtifactStore(Path(filepath))
+        remote = remote_place(filepath, cache, credentials)
+        self._store = (
+            ArtifactStore(Path(filepath)) if remote is None else RemoteArtifactStore(*remote, block_bytes or BLOCK)
+        )
         self._engine = None if engine is None else make_engine(**engine)
         self.metadata = metadata
 
@@ -40,7 +56,7 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
 
     def _describe(self) -> dict[str, Any]:
         engine = {} if self._engine is None else {"engine": str(self._engine)}
-        return {"filepath": str(self._store.root), **engine}
+        return {"filepath": self._store.shown, **engine}
 
     def ledger_summary(self) -> dict[str, Any]:
         """Return root digest, rows (windows of a stream; else none), bytes, and whether there is nothing in it."""
@@ -54,7 +70,7 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
 
     def state(self) -> object:
         """Return what differs after the artifact was made again, also to the same digest."""
-        return ledger_state(self._store.root)
+        return self._store.state()
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored."""
@@ -97,7 +113,7 @@ class Checkpoint(ArtifactFolder):
 
         Each has its step, digests, and bits per byte on held-out documents where they were measured after that step.
         """
-        artifact, name = self._store.load(), self._store.root.name
+        artifact, name = self._store.load(), self._store.name
         steps, parameters = int(artifact.statistics["steps"]), str(artifact.statistics.get("parameters", ""))
         kept = {int(one["step"]): one for one in artifact.measured.get("kept", ())}
         last = kept.pop(steps, {"held_out": {}})

@@ -6,13 +6,14 @@ Names find their factory as in Kedro's ``CatalogConfigResolver``, whose import t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everytoken.datasets.remote_entries import is_url, remote_place
+from everytoken.datasets.remote_entries import remote_place
+from everytoken.redaction import is_url
 from everytoken.shards import ShardsError
-from everytoken.shards.remote import local_view
+from everytoken.shards.remote import FileCache, local_view, names_below
 
 _PLACEHOLDER = re.compile(r"\{(.*?)\}")
 
@@ -46,10 +47,17 @@ class DatasetPaths(Mapping[str, Path]):
         for factory in self._factories:
             if factory in files:
                 self._paths.update(self._made_by(factory, files[factory]))
+        self._views: dict[str, Path] = {}
 
     def __iter__(self) -> Iterator[str]:
         yield from self._paths
-        yield from (name for name in self._remote if "{" not in name)
+        for name, entry in self._remote.items():
+            if "{" not in name:
+                yield name
+                continue
+            parent, _, last = str(entry["filepath"]).rpartition("/")
+            self._access(name, parent, entry)
+            yield from (made for made, _ in self._of_factory(name, last, names_below(parent)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -65,13 +73,18 @@ class DatasetPaths(Mapping[str, Path]):
         if "filepath" not in entry:
             raise KeyError(name)
         place = str(entry["filepath"]).format_map(values)
-        return self._view(name, place, entry) if is_url(place) else self._folder / place
+        if not is_url(place):
+            return self._folder / place
+        if name not in self._views:
+            self._views[name] = local_view(*self._access(name, place, entry))
+        return self._views[name]
 
     def is_remote(self, name: str) -> bool:
         """Return whether a dataset is behind a URL."""
         return name in self._remote or self._factory_of(name)[0] in self._remote
 
-    def _view(self, name: str, url: str, entry: Mapping[str, Any]) -> Path:
+    def _access(self, name: str, url: str, entry: Mapping[str, Any]) -> tuple[str, FileCache]:
+        """Return URL and cache of a dataset, whose credentials are known from now on."""
         credentials = None
         if self._credentials is not None and (named := entry.get("credentials")) is not None:
             credentials = self._credentials().get(named)
@@ -82,7 +95,7 @@ class DatasetPaths(Mapping[str, Path]):
                 )
         place = remote_place(url, entry.get("cache"), credentials, self._folder)
         assert place is not None, "it is a URL"
-        return local_view(*place)
+        return place
 
     def _factory_of(self, name: str) -> tuple[str, Mapping[str, str]]:
         """Return the factory that makes a dataset, and the values of its placeholders; "" for no dataset."""
@@ -93,8 +106,13 @@ class DatasetPaths(Mapping[str, Path]):
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
-        for found in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
-            if (match := _form(path.name).fullmatch(found.name)) is not None:
+        there = sorted(one.name for one in path.parent.iterdir()) if path.parent.is_dir() else []
+        yield from ((name, path.parent / found) for name, found in self._of_factory(factory, path.name, there))
+
+    def _of_factory(self, factory: str, form: str, there: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield name and place of each dataset of a factory among what is there."""
+        for found in there:
+            if (match := _form(form).fullmatch(found)) is not None:
                 name = factory.format_map(match.groupdict())
                 if self._factory_of(name)[0] == factory and name not in self:
                     yield name, found

@@ -23,7 +23,7 @@ class ReleaseFolder(ArtifactFolder):
         found, said = ledger["files"]["SHA256SUMS"]["sha256"], ledger["statistics"]["sums_sha256"]
         if found != said:
             raise DamagedStore(
-                f"{self._store.root / LEDGER_FILE}: SHA256SUMS has the digest {found[:16]}, its statistics say "
+                f"{self._store.shown}/{LEDGER_FILE}: SHA256SUMS has the digest {found[:16]}, its statistics say "
                 f"{said[:16]}: it was edited. Run the release pipeline again"
             )
         return {**super().ledger_summary(), "root_digest": found}

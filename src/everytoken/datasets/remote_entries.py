@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from everytoken.redaction import is_url
 from everytoken.shards import ShardsError
 from everytoken.shards.remote import CacheSettings, FileCache, give_access
-
-
-def is_url(filepath: str) -> bool:
-    """Return whether a ``filepath`` is a URL: of an object storage, or of what else fsspec opens."""
-    return "://" in filepath
 
 
 def remote_place(

@@ -59,10 +59,14 @@ if TYPE_CHECKING:
         Ledger,
         PartRecord,
         Record,
+        files_here,
+        is_here,
         is_store,
         ledger_state,
         read_ledger,
+        size_here,
         statistics_as,
+        stub_of,
     )
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
     from everytoken.shards.part_progress import rows_done

@@ -23,7 +23,7 @@ from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine, Inline, RangeMap, in_threads
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.former_paths import as_described_today
-from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, size_here, statistics_as
+from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, ledger_state, read_ledger, size_here, statistics_as
 from everytoken.shards.locked_inputs import stored_in, unchanging
 from everytoken.shards.recipe import Recipe, fingerprint_today
 
@@ -304,6 +304,20 @@ class ArtifactStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.root.name
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for messages."""
+        return str(self.root)
+
+    def state(self) -> object:
+        """Return what differs after the ledger was written again; None: there is none."""
+        return ledger_state(self.root)
 
     def exists(self) -> bool:
         """Return whether the artifact is there with all its files (by name and size; saving checks content)."""

@@ -111,6 +111,17 @@ def stub_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.blocks")
 
 
+def is_here(path: Path) -> bool:
+    """Return whether there is a file, or its stub."""
+    return path.is_file() or stub_of(path).is_file()
+
+
+def files_here(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths of a pattern in a folder, in order: of what is there, and of files whose stubs are there."""
+    stubs = [path.with_suffix("") for path in folder.glob(stub_of(Path(pattern)).name)]
+    return sorted({*folder.glob(pattern), *stubs})
+
+
 def size_here(path: Path) -> int | None:
     """Return the bytes of a file, or of the one whose stub is there; None: there is neither."""
     try:

@@ -26,7 +26,7 @@ from everytoken.shards import (
     plan_artifact,
     unchanging,
 )
-from everytoken.shards.remote import FileCache, RemoteArtifactStore, StorageError, blocks, map_npy, map_values
+from everytoken.shards.remote import FileCache, RemoteArtifactStore, StorageError, forget_mapped, map_npy, map_values
 from tests.s3_server import S3Server
 from tests.shards.functions import build_arrays, build_folder
 
@@ -40,7 +40,7 @@ Ran = Callable[[], list[str]]
 @pytest.fixture(autouse=True)
 def none_mapped() -> Iterator[None]:
     yield
-    blocks.forget_mapped()
+    forget_mapped()
 
 
 def planned(seed: int = 1, rows: int = ROWS) -> Artifact:
@@ -142,7 +142,7 @@ def test_blocks_are_read_as_a_mapped_file_through_a_cache_of_a_fraction(bucket: 
     assert (np.asarray(tokens) == wanted).all() and (tokens[10:2:-1] == wanted[10:2:-1]).all()
     with pytest.raises(IndexError, match="asked for 0 to 4000"):
         rows[np.array([0, 4000])]
-    lengths, sorted_ = map_npy(found.folder / "lengths.npy"), np.load(local.path("lengths.npy"))
+    lengths, sorted_ = map_npy(found.folder / "lengths.npy", ROWS), np.load(local.path("lengths.npy"))
     for side in ("left", "right"):
         values = np.concatenate([sorted_[::999], [-1, 1 << 20]])
         assert (np.searchsorted(lengths, values, side) == np.searchsorted(sorted_, values, side)).all()
@@ -178,7 +178,7 @@ def test_a_block_that_is_damaged_on_this_disk_is_fetched_again(bucket: Any, tmp_
     found = on(tmp_path / "other").load()
     tokens = map_values(found.folder / "tokens.bin", np.dtype("<u2"), 0, ROWS)
     assert tokens[0] == np.fromfile(local.path("tokens.bin"), "<u2", 1)[0]
-    blocks.forget_mapped()
+    forget_mapped()
     for path in (tmp_path / "other/files").iterdir():
         path.write_bytes(b"\0" * (path.stat().st_size - 1))
     assert (tokens[:] == np.fromfile(local.path("tokens.bin"), "<u2")).all()

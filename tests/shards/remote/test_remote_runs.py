@@ -86,7 +86,7 @@ def test_questions_about_parts_in_a_bucket_have_the_answers_of_local_ones(
     project = Project(tmp_path / "project")
     in_bucket(project, server.address, ENGINES["inline"])
     for one in (local, project):
-        one.kedro("run", "--env", "test", "--pipelines", f"{STAGES},provenance")
+        one.kedro("run", "--env", "test", "--pipelines", f"{STAGES},provenance,training")
     for question in (
         ("trace", "--stream", "compact", "--window", "3", "--text", "--json"),
         ("exposure", "--id", "Jinn", "--everywhere", "--json"),

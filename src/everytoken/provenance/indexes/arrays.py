@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.shards import is_here
+from everytoken.shards.remote import map_npy
 from everytoken.system_errors import raise_trouble
 
 _CHUNK = 1 << 20  # entries that are converted at a time
@@ -89,11 +91,14 @@ def map_array(path: Path, expected: int) -> np.ndarray:
         ProvenanceError: there is no such file, it is not whole, or has another number or type of entries.
     """
     try:
+        if not path.is_file() and is_here(path):
+            held = map_npy(path, expected)
+            _require_entries(len(held), held.dtype, expected)
+            return held
         with path.open("rb") as file:
             np.lib.format.read_magic(file)
             (count,), _, dtype = np.lib.format.read_array_header_1_0(file)
-            if count != expected or dtype.str not in _TYPES:
-                raise ValueError(f"it has {count:,} entries of {dtype}, expected {expected:,} of {', '.join(_TYPES)}")
+            _require_entries(count, dtype, expected)
             offset, size = file.tell(), os.fstat(file.fileno()).st_size
             if size != offset + count * dtype.itemsize:
                 raise ValueError(f"it has {size} bytes, its {count} entries need {offset + count * dtype.itemsize}")
@@ -108,3 +113,8 @@ def map_array(path: Path, expected: int) -> np.ndarray:
     if hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(mapped, dtype, count, offset)
+
+
+def _require_entries(count: int, dtype: np.dtype[Any], expected: int) -> None:
+    if count != expected or dtype.str not in _TYPES:
+        raise ValueError(f"it has {count:,} entries of {dtype}, expected {expected:,} of {', '.join(_TYPES)}")

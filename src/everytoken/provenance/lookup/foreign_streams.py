@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from everytoken.provenance.indexes import FlatWindowIndex, flat_index_of_documents
-from everytoken.shards import LEDGER_FILE, ArtifactStore
+from everytoken.shards import LEDGER_FILE, ArtifactStore, files_here, is_here
 from everytoken.tokens.encoding import EncodedCounts
 from everytoken.tokens.streams import open_indexed, with_name
 
@@ -28,9 +28,9 @@ def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:
     Raises:
         ProvenanceError: the index is damaged.
     """
-    prefixes = [one.with_suffix("") for one in sorted(path.glob("*.idx"))] if path.is_dir() else [path]
+    prefixes = [one.with_suffix("") for one in files_here(path, "*.idx")] if path.is_dir() else [path]
     prefixes += [] if path.is_dir() else [path.with_suffix("")]
-    prefix = next((one for one in prefixes if with_name(one, ".idx").is_file()), None)
+    prefix = next((one for one in prefixes if is_here(with_name(one, ".idx"))), None)
     if prefix is None:
         return None
     opened = open_indexed(prefix)

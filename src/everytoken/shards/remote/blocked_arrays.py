@@ -132,8 +132,11 @@ def map_values(path: Path, dtype: np.dtype[Any], offset: int, count: int) -> np.
     return cast(np.ndarray, BlockedArray(file, dtype, offset, (count,)))
 
 
-def map_npy(path: Path) -> np.ndarray:
-    """Return the array of a ``.npy`` file: mapped, or in blocks; one without entries is read.
+def map_npy(path: Path, rows: int) -> np.ndarray:
+    """Return the array of a ``.npy`` file: mapped, or in blocks.
+
+    Args:
+        rows: that it should have; one without rows is read, as an empty file cannot be mapped.
 
     Raises:
         ValueError, OSError: it is none.
@@ -141,7 +144,7 @@ def map_npy(path: Path) -> np.ndarray:
     if (file := BlockedFile.at(path)) is not None:
         shape, dtype, offset = npy_header(path, file)
         return cast(np.ndarray, BlockedArray(file, dtype, offset, shape))
-    array: np.ndarray = np.load(path, mmap_mode="r")
+    array: np.ndarray = np.load(path, mmap_mode="r" if rows else None)
     return array
 
 

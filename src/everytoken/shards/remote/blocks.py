@@ -32,7 +32,7 @@ import numpy as np
 from everytoken.shards.atomic import write_text
 from everytoken.shards.engines import in_threads
 from everytoken.shards.errors import DamagedStore
-from everytoken.shards.ledger import stub_of
+from everytoken.shards.ledger import files_here, stub_of
 from everytoken.shards.remote.cache import FileCache, NoRoom
 from everytoken.shards.remote.files import RemoteFile, RemoteFolder
 from everytoken.shards.remote.folders import Gone
@@ -160,6 +160,16 @@ class BlockedFile:
         }
         write_text(stub_of(path), f"{json.dumps(place)}\n{self.table.text}")
 
+    def bring(self, path: Path) -> None:
+        """Fetch the whole file to ``path``, in the place of its stub.
+
+        Raises:
+            DamagedStore: the object is gone, or is not what was written.
+            StorageError: it cannot be fetched, or there is no room for it.
+        """
+        self.file.folder.cache.fetch(path, self.size, self.file.fetch_to)
+        stub_of(path).unlink(missing_ok=True)
+
     @staticmethod
     def at(path: Path) -> BlockedFile | None:
         """Return the file whose stub is there; None: there is none, or the file itself is there."""
@@ -178,6 +188,13 @@ class BlockedFile:
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStore(f"{stub_of(path)} is no stub ({error}); delete it, and run the same again") from None
         return BlockedFile(file, BlockTable.parse(table, stub_of(path)))
+
+
+def bring_whole(folder: Path) -> None:
+    """Fetch the whole files of all stubs in a folder; errors as of `BlockedFile.bring`."""
+    for path in files_here(folder, "*"):
+        if (file := BlockedFile.at(path)) is not None:
+            file.bring(path)
 
 
 class _MappedBlocks:

@@ -33,6 +33,20 @@ def open_folder(url: str) -> ObjectFolder:
     return ObjectFolder(url)
 
 
+def names_below(url: str) -> list[str]:
+    """Return the names right below a URL, in order, of objects and of what folders there seem to be."""
+    objects = open_folder(url)
+
+    def ask() -> list[str]:
+        objects.filesystem.invalidate_cache()
+        return list(objects.filesystem.ls(objects.place("").rstrip("/"), detail=False))
+
+    try:
+        return sorted({name.rstrip("/").rpartition("/")[2] for name in objects.asking("", ask)})
+    except Gone:
+        return []
+
+
 @dataclass(frozen=True)
 class RemoteFolder:
     """A folder behind a URL, and where local copies of its files are kept."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from everytoken.shards.remote import map_npy
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.errors import StreamError
 
@@ -17,7 +18,7 @@ def open_array(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
         StreamError: it is none, or has another shape or type.
     """
     try:
-        array: np.ndarray = np.load(path, mmap_mode="r" if rows else None)  # an empty file cannot be mapped
+        array = map_npy(path, rows)
     except Exception as error:  # a damaged header raises what the parser of Python raises
         raise_trouble(error)
         raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write or copy it again") from error

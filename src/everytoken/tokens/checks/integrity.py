@@ -52,7 +52,7 @@ from everytoken.shards import (
     require_root_digest,
     stored_content,
 )
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import bring_whole, open_store
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks.raw_shards import RAW_SHARDS_CHECKS
 from everytoken.tokens.checks.stored import (
@@ -118,6 +118,8 @@ def verify(
     Raises:
         StreamError: it holds nothing that can be checked.
     """
+    if level == "full":
+        bring_whole(path if path.is_dir() else path.parent)
     stored = CheckedFolder(path, tokenizer or TokenizerClaims(), with_ledger)
     checks = _CHECKS[require_kind(path, stored.kind)][level]
     return list(run_checks(checks, stored, STORED_FAULTS, covers=covers))

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
-from everytoken.shards import LEDGER_FILE, Shards, ShardsError, is_store, read_any_ledger
+from everytoken.shards import LEDGER_FILE, Shards, ShardsError, files_here, is_here, is_store, read_any_ledger
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import MANIFEST_FILE, IndexedTokens, with_name
 
@@ -86,8 +86,9 @@ class CheckedFolder:
     def prefix(self) -> Path:
         """The path of a stream without ``.bin`` and ``.idx``."""
         if not self.path.is_dir():
-            return self.path if with_name(self.path, ".idx").is_file() else self.path.with_suffix("")
-        found = sorted({one.with_suffix("") for pattern in ("*.idx", "*.bin") for one in self.path.glob(pattern)})
+            return self.path if is_here(with_name(self.path, ".idx")) else self.path.with_suffix("")
+        files = [*files_here(self.path, "*.idx"), *files_here(self.path, "*.bin")]
+        found = sorted({one.with_suffix("") for one in files})
         return found[0] if len(found) == 1 else self.path / "stream"
 
     @property
@@ -101,12 +102,12 @@ class CheckedFolder:
         """What it is; None where nothing can be checked."""
         path = self.path
         if not path.is_dir():
-            streams = (with_name(prefix, ".idx").is_file() for prefix in (path, path.with_suffix("")))
+            streams = (is_here(with_name(prefix, ".idx")) for prefix in (path, path.with_suffix("")))
             return "stream" if any(streams) else None
         has_manifest, has_ledger = (path / MANIFEST_FILE).exists(), (path / LEDGER_FILE).exists()
-        if list(path.glob("*.idx")):
+        if files_here(path, "*.idx"):
             return "stream"
-        if list(path.glob("*.bin")):
+        if files_here(path, "*.bin"):
             return "raw shards" if has_manifest else "artifact" if _says_no_index(path) else "stream"
         if has_manifest and not has_ledger:
             return "raw shards"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from everytoken.checks import Checks, Mismatch, first_difference, made_by
+from everytoken.shards import is_here
 from everytoken.tokens.checks.arrays import open_array
 from everytoken.tokens.checks.reflections import check_spliced
 from everytoken.tokens.checks.stored import CheckedFolder, Level, OpenedStream, StreamClaims
@@ -49,7 +50,7 @@ def map_stream(prefix: Path, statistics: StreamClaims | None = None) -> OpenedSt
     """
     tokens = open_indexed(prefix)
     lengths_path, masks_path = prefix.parent / TOKEN_LENGTHS_FILE, prefix.parent / LOSS_MASK_FILE
-    padded, masked = lengths_path.exists(), masks_path.exists()
+    padded, masked = is_here(lengths_path), is_here(masks_path)
     first, last = (int(tokens.lengths[0]), int(tokens.lengths[-1])) if len(tokens) else (0, 0)
     one_length = len(tokens.tokens) == len(tokens) * first and first == last  # what is between is for `check`
     if padded and masked:

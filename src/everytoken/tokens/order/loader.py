@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.shards import Artifact, file_sha256
+from everytoken.shards import Artifact, file_sha256, files_here, is_here
 from everytoken.tokens.checks import (
     Level,
     Seen,
@@ -255,11 +255,11 @@ def _path_of(stream: Artifact | Path) -> Path:
 def _prefix(path: Path) -> Path | None:
     """Return the prefix of the Megatron stream that lies there, None when none does."""
     if path.is_dir():
-        indexes = sorted(path.glob("*.idx"))
+        indexes = files_here(path, "*.idx")
         if len(indexes) > 1:
             raise StreamError(f"{path} holds the indexes {[one.name for one in indexes]}; expected one stream")
         return indexes[0].with_suffix("") if indexes else None
-    return next((one for one in (path, path.with_suffix("")) if with_name(one, ".idx").is_file()), None)
+    return next((one for one in (path, path.with_suffix("")) if is_here(with_name(one, ".idx"))), None)
 
 
 def _open(name: str, stream: Artifact | Path, check: Level) -> WindowStream | FlatTokens:

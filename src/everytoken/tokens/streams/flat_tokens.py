@@ -19,7 +19,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from everytoken.shards import Artifact
+from everytoken.shards import Artifact, files_here, is_here, size_here
+from everytoken.shards.remote import map_values
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.megatron import open_indexed, with_name
 from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
@@ -113,10 +114,11 @@ class FlatWindows:
         begin, size = 0, seq_length + 1
         for segment in tokens.segments:
             first = -(-begin // seq_length)
-            own = segment[first * seq_length - begin :]
-            view = np.lib.stride_tricks.sliding_window_view(own, size)[::seq_length] if len(own) >= size else None
+            view = np.empty((0, size), segment.dtype)  # of a file in blocks, whose windows are read one by one
+            if isinstance(segment, np.ndarray) and len(own := segment[first * seq_length - begin :]) >= size:
+                view = np.lib.stride_tricks.sliding_window_view(own, size)[::seq_length]
             firsts.append(first)
-            self._views.append(np.empty((0, size), segment.dtype) if view is None else view)
+            self._views.append(view)
             begin += len(segment)
         self._past = np.array([first + len(view) for first, view in zip(firsts, self._views, strict=True)], np.int64)
         self._first = np.array([*firsts, 1 << 62], np.int64)  # behind the last file every window is over a border
@@ -206,7 +208,7 @@ def open_tokens(path: Artifact | Path | str, dtype: str | None = None, allow_pad
     if folder.is_dir():
         return _open_folder(folder, dtype, allow_padding)
     for prefix in (folder, folder.with_suffix("")):
-        if with_name(prefix, ".idx").is_file() and dtype is None:
+        if is_here(with_name(prefix, ".idx")) and dtype is None:
             return _open_megatron(prefix, allow_padding)
     if not folder.is_file():
         raise StreamError(
@@ -223,7 +225,7 @@ def open_tokens(path: Artifact | Path | str, dtype: str | None = None, allow_pad
 def _open_folder(folder: Path, dtype: str | None, allow_padding: bool) -> FlatTokens:
     if dtype is None and (manifest := _manifest(folder)) is not None:
         return open_raw_shards(folder, manifest)
-    indexes = sorted(folder.glob("*.idx"))
+    indexes = files_here(folder, "*.idx")
     if len(indexes) == 1:
         return _open_megatron(indexes[0].with_suffix(""), allow_padding)
     shards = sorted(folder.glob("shard_*.bin"))
@@ -279,7 +281,7 @@ def open_raw_shards(folder: Path, manifest: dict[str, Any]) -> FlatTokens:
         StreamError: a shard is missing, one too many, truncated or too long.
     """
     names = [shard["name"] for shard in manifest["shards"]]
-    if unknown := sorted({path.name for path in folder.glob("*.bin")} - set(names)):
+    if unknown := sorted({path.name for path in files_here(folder, "*.bin")} - set(names)):
         raise StreamError(f"{folder} holds {unknown}, of which its {MANIFEST_FILE} says nothing; pack the shards again")
     return _raw_shards(folder, manifest["shards"], DTYPES[manifest["dtype"]])
 
@@ -291,18 +293,18 @@ def _raw_shards(folder: Path, shards: Sequence[dict[str, Any]], dtype: np.dtype[
 
 def _raw_shard(folder: Path, shard: dict[str, Any], dtype: np.dtype[Any]) -> np.ndarray:
     path = folder / shard["name"]
-    found, expected = path.stat().st_size if path.is_file() else None, shard["tokens"] * dtype.itemsize
+    found, expected = size_here(path), shard["tokens"] * dtype.itemsize
     if found != expected:
         what = "is missing" if found is None else "is truncated" if found < expected else "is too long"
         raise StreamError(
             f"{path} {what}: {found or 0:,} bytes, {MANIFEST_FILE} says {shard['tokens']:,} tokens of {dtype.name}, "
             f"{expected:,} bytes; pack the shards again"
         )
-    return np.memmap(path, dtype, "r")
+    return map_values(path, dtype, 0, shard["tokens"])
 
 
 def _open_megatron(prefix: Path, allow_padding: bool) -> FlatTokens:
-    if not allow_padding and (prefix.parent / TOKEN_LENGTHS_FILE).exists():
+    if not allow_padding and is_here(prefix.parent / TOKEN_LENGTHS_FILE):
         raise StreamError(
             f"{prefix} is padded ({TOKEN_LENGTHS_FILE} says where): as flat tokens its padding would be content. Read "
             "it with open_window_stream, which gives the lengths, or say allow_padding=True."

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from everytoken.shards.remote import map_npy
 from everytoken.tokens.errors import StreamError
 
 LOSS_MASK_FILE = "loss_mask.npy"
@@ -40,7 +41,7 @@ def open_loss_mask(path: Path, windows: int, seq_length: int) -> np.ndarray:
         StreamError: it is no such array.
     """
     try:
-        rows: np.ndarray = np.load(path, mmap_mode="r" if windows else None)  # an empty file cannot be mapped
+        rows = map_npy(path, windows)
     except Exception as error:  # a damaged header raises what the parser of Python raises
         raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write the stream again") from error
     expected = (windows, mask_bytes(seq_length))

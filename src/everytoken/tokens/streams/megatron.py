@@ -19,6 +19,8 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from everytoken.shards import is_here, size_here
+from everytoken.shards.remote import map_values
 from everytoken.tokens.errors import StreamError
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -238,9 +240,8 @@ def open_megatron_index(path: Path) -> MegatronIndex:
     Raises:
         StreamError: it is truncated, or no index of a stream.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
+    size = size_here(path) or 0
+    header = map_values(path, np.dtype("u1"), 0, min(size, _HEADER.size))[:].tobytes()
     if not header.startswith(_MAGIC):
         raise StreamError(f"{path} does not start with {_MAGIC!r} but with {header[:9]!r}: it is no Megatron index")
     if len(header) < _HEADER.size:
@@ -257,14 +258,14 @@ def open_megatron_index(path: Path) -> MegatronIndex:
             f"{path} is {what}: {size} bytes, {count} sequences and {boundaries} boundaries need {wanted}; write it "
             "again"
         )
-    documents = _mapped(path, np.dtype("<i8"), _HEADER.size + 12 * count, boundaries)
+    documents = map_values(path, np.dtype("<i8"), _HEADER.size + 12 * count, boundaries)
     if not boundaries or int(documents[0]) != 0 or int(documents[-1]) != count:
         raise StreamError(f"{path}: the document index does not run from 0 to {count}; write the stream again")
     return MegatronIndex(
         path,
         np.dtype(_DTYPES[code]).newbyteorder("<"),
-        _mapped(path, np.dtype("<i4"), _HEADER.size, count),
-        _mapped(path, np.dtype("<i8"), _HEADER.size + 4 * count, count),
+        map_values(path, np.dtype("<i4"), _HEADER.size, count),
+        map_values(path, np.dtype("<i8"), _HEADER.size + 4 * count, count),
         documents,
     )
 
@@ -277,18 +278,12 @@ def open_indexed(prefix: Path) -> IndexedTokens:
     """
     index_path, bin_path = with_name(prefix, ".idx"), with_name(prefix, ".bin")
     for path in (index_path, bin_path):
-        if not path.is_file():
+        if not is_here(path):
             raise StreamError(f"{path} is missing; a stream is a .bin and an .idx file of one name")
     index = open_megatron_index(index_path)
-    found, end = bin_path.stat().st_size, index.end
+    found, end = size_here(bin_path) or 0, index.end
     if found != end:
         what = "truncated" if found < end else "too long"
         raise StreamError(f"{bin_path} is {what}: {found} bytes, its index ends at byte {end}; write the stream again")
-    tokens = _mapped(bin_path, index.dtype, 0, end // index.dtype.itemsize)
+    tokens = map_values(bin_path, index.dtype, 0, end // index.dtype.itemsize)
     return IndexedTokens(prefix, tokens, index.lengths, index.pointers, index.document_index)
-
-
-def _mapped(path: Path, dtype: np.dtype[Any], offset: int, count: int) -> np.ndarray:
-    if not count:
-        return np.empty(0, dtype)  # an empty range cannot be mapped
-    return np.memmap(path, dtype, "r", offset, (count,))
