@@ -63,7 +63,9 @@ class DatasetPaths(Mapping[str, Path]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._paths or name in self._remote
+        if name in self._paths or name in self._remote:
+            return True
+        return isinstance(name, str) and self.is_remote(name) and self[name].exists()
 
     def __getitem__(self, name: str) -> Path:
         if name in self._paths:
@@ -114,7 +116,7 @@ class DatasetPaths(Mapping[str, Path]):
         for found in there:
             if (match := _form(form).fullmatch(found)) is not None:
                 name = factory.format_map(match.groupdict())
-                if self._factory_of(name)[0] == factory and name not in self:
+                if self._factory_of(name)[0] == factory and name not in self._paths:
                     yield name, found
 
 

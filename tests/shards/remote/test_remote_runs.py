@@ -92,5 +92,6 @@ def test_questions_about_parts_in_a_bucket_have_the_answers_of_local_ones(
         ("exposure", "--id", "Jinn", "--everywhere", "--json"),
         ("exposure", "--text-contains", "the", "--limit", "3", "--json"),
     ):
-        assert project.everytoken(*question, "--env", "test") == local.everytoken(*question, "--env", "test")
+        asked = [one.everytoken(*question, "--env", "test").replace(str(one.folder), "") for one in (project, local)]
+        assert asked[0] == asked[1]
     assert "annotated_documents" in project.everytoken("verify", "--env", "test")
