@@ -95,9 +95,9 @@ def _entries(
     catalog: Mapping[str, Any], credentials: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield name, URL and entry: those with whole names first, then those that a factory has made."""
-    from everytoken.datasets.dataset_paths import datasets_of, in_order
+    from everytoken.datasets.dataset_paths import made_by_factory, in_factory_order
 
-    for pattern in in_order(catalog):
+    for pattern in in_factory_order(catalog):
         entry = catalog[pattern]
         url = str(entry.get("filepath", ""))
         if not is_url(url) or str(entry.get("type", "")).rpartition(".")[2] not in _ARTIFACTS:
@@ -107,6 +107,6 @@ def _entries(
             continue
         parent, _, last = url.rpartition("/")
         open_cache(parent, _login(entry, credentials), entry.get("cache"), folder)
-        for name, place in datasets_of(pattern, last, names_below(parent)):
+        for name, place in made_by_factory(pattern, last, names_below(parent)):
             if name not in catalog:
                 yield name, f"{parent}/{place}", entry

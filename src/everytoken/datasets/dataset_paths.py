@@ -30,7 +30,7 @@ class DatasetPaths(dict[str, Path]):
         files = {name: folder / entry["filepath"] for name, entry in local.items() if "filepath" in entry}
         super().__init__({name: path for name, path in files.items() if "{" not in name})
         self._folder, self._entries = folder, frozenset(catalog)
-        self._factories = {name: catalog[name] for name in in_order(catalog) if "{" in name}
+        self._factories = {name: catalog[name] for name in in_factory_order(catalog) if "{" in name}
         for factory in self._factories:
             if factory in files:
                 self.update(self._made_by(factory, files[factory]))
@@ -52,12 +52,12 @@ class DatasetPaths(dict[str, Path]):
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
         found = sorted(one.name for one in path.parent.iterdir()) if path.parent.is_dir() else []
-        for name, place in datasets_of(factory, path.name, found):
+        for name, place in made_by_factory(factory, path.name, found):
             if self._factory_of(name)[0] == factory and name not in self:
                 yield name, path.parent / place
 
 
-def datasets_of(factory: str, form: str, found: Iterable[str]) -> Iterator[tuple[str, str]]:
+def made_by_factory(factory: str, form: str, found: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the datasets of a factory among names of files: each with the name of its file.
 
     Args:
@@ -69,7 +69,7 @@ def datasets_of(factory: str, form: str, found: Iterable[str]) -> Iterator[tuple
             yield factory.format_map(match.groupdict()), place
 
 
-def in_order(catalog: Iterable[str]) -> list[str]:
+def in_factory_order(catalog: Iterable[str]) -> list[str]:
     """Return the names in a catalog, and its factories in the order in which Kedro matches them."""
     return sorted(catalog, key=_order)
 

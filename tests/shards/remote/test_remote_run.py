@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.s3_server import KEY, SECRET, S3Server
-from tests.shards.remote.conftest import bucket, one_server, server  # noqa: F401
 from tests.test_run import Project
 
 _CACHE = "_cache: {folder: data/cache, bytes: 50_000_000}\n"
@@ -50,10 +49,11 @@ def in_bucket(project: Project, address: str) -> None:
     (conf / "credentials.yml").write_text(json.dumps({"bucket": login}))
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_run_with_streams_and_checkpoint_in_a_bucket_has_the_digests_of_a_local_one(
-    bucket: Any,  # noqa: F811
-    server: S3Server,  # noqa: F811
+    bucket: Any,
+    server: S3Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
