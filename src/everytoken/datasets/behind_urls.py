@@ -95,7 +95,7 @@ def _entries(
     catalog: Mapping[str, Any], credentials: Mapping[str, Any], folder: Path
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield name, URL and entry: those with whole names first, then those that a factory has made."""
-    from everytoken.datasets.dataset_paths import made_by_factory, in_factory_order
+    from everytoken.datasets.dataset_paths import in_factory_order, made_by_factory
 
     for pattern in in_factory_order(catalog):
         entry = catalog[pattern]
