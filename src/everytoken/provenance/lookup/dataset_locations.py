@@ -47,7 +47,10 @@ class Places:
                 return artifact.folder
             return self.paths[name]
         except KeyError:
-            raise ProvenanceError(f"the environment {self.environment!r} has no dataset {name!r}") from None
+            raise ProvenanceError(
+                f"the environment {self.environment!r} has no dataset {name!r}, or has it as parts behind a URL, where "
+                "nothing is looked up: give it a local filepath in the catalog and run its pipeline"
+            ) from None
 
     def store(self, name: str) -> Path:
         """Return the folder of a dataset of parts that has been made.
