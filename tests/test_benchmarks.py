@@ -65,6 +65,7 @@ TINY = {
     "reading.py": ["1", "WHEEL"],
     "recurrent.py": ["--length", "40", "--rounds", "1", "--seconds", "0.1"],
     "release.py": ["--rows", "2000", "--windows", "50"],
+    "remote_streams.py": ["--megabytes", "1", "--rounds", "1", "--window", "257"],
     "replay.py": ["1000"],
     "scale.py": ["--parts", "1000"],
     "scoring.py": ["WHEEL", "--texts", "4", "--hidden", "64", "--layers", "1", "--rounds", "1"],

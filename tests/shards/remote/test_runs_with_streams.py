@@ -49,6 +49,7 @@ def in_bucket(project: Project, address: str) -> None:
     (conf / "credentials.yml").write_text(json.dumps({"bucket": login}))
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_run_with_streams_and_checkpoint_in_a_bucket_has_the_digests_of_a_local_one(
     bucket: Any,
@@ -83,6 +84,7 @@ def test_a_run_with_streams_and_checkpoint_in_a_bucket_has_the_digests_of_a_loca
         assert "failed" not in said
         for name in _REMOTE:
             assert f"  {name}" in said
+    assert "compact_stream" in project.everytoken("summary", "--env", "test")
     plan = ("plan", "--env", "test")
     assert project.everytoken(*plan).splitlines()[0] == local.everytoken(*plan).splitlines()[0]
     for secret in (SECRET, KEY):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from everytoken.tokens import EncodingRules, WindowWriter, open_training_windows
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.streams import open_tokens
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
-from everytoken.training import CheckpointParameters, DistributionParameters
-from everytoken.training.run.artifacts import train
+from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError
+from everytoken.training.checkpoints import CheckpointStore
+from everytoken.training.run.artifacts import prepare_job, train
+from everytoken.training.run.job import fetch_streams
+from everytoken.training.run.one_process import run_job
 from tests.models.tiny_llama import LLAMA
 from tests.s3_server import S3Server
 from tests.shards.remote.conftest import bucket, one_server, server  # noqa: F401
@@ -87,26 +91,27 @@ def remote(folder: Path) -> dict[str, Artifact]:
     return {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, BLOCK).load() for name in PLANNED}
 
 
-def trained(folder: Path, streams: dict[str, Artifact], runs: str, **changes: Any) -> Artifact:
+def given_of(folder: Path, streams: dict[str, Artifact], runs: str, processes: int = 1) -> dict[str, Any]:
     tokenizer = ArtifactStore(folder / "tokenizer").save(plan_artifact(tokenizer_of_bytes))
-    processes = changes.pop("processes", 1)
-    return ArtifactStore(folder / f"{runs}_checkpoint").save(
-        plan_artifact(
-            train,
-            streams=list(streams.items()),
-            seq_length=None,
-            rules=EncodingRules(tokenizer, EOS, "literal"),
-            model=LLAMA,
-            training=training_parameters(**{"steps": 30, "batch_size": 64, "micro_batch_size": 32, **changes}),
-            data=DATA,
-            initial=None,
-            held_out=None,
-            checkpoints=CheckpointParameters(
-                folder=str(folder / runs), every_steps=5, milestone_steps=None, mirror=None
-            ),
-            distribution=DistributionParameters(processes=processes, nodes=1, strategy="ddp", device="cpu"),
-        )
-    )
+    return {
+        "streams": list(streams.items()),
+        "seq_length": None,
+        "rules": EncodingRules(tokenizer, EOS, "literal"),
+        "model": LLAMA,
+        "training": training_parameters(steps=30, batch_size=64, micro_batch_size=32),
+        "data": DATA,
+        "initial": None,
+        "held_out": None,
+        "checkpoints": CheckpointParameters(
+            folder=str(folder / runs), every_steps=5, milestone_steps=None, mirror=None
+        ),
+        "distribution": DistributionParameters(processes=processes, nodes=1, strategy="ddp", device="cpu"),
+    }
+
+
+def trained(folder: Path, streams: dict[str, Artifact], runs: str, processes: int = 1) -> Artifact:
+    planned = plan_artifact(train, **given_of(folder, streams, runs, processes))
+    return ArtifactStore(folder / f"{runs}_checkpoint").save(planned)
 
 
 def used(cache: Path) -> int:
@@ -204,3 +209,24 @@ def test_a_full_check_fetches_whole_files_where_the_cache_has_room(
     large = {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, BLOCK).load() for name in PLANNED}
     batch = open_training_windows(large, full, 64).read_batch(3)
     assert (batch[0] == open_training_windows(local, DATA, 64).read_batch(3)[0]).all()
+
+
+@pytest.mark.sensitive
+def test_a_node_without_the_folder_of_a_stream_fetches_it(
+    bucket: Any,  # noqa: F811
+    tmp_path: Path,
+    local: dict[str, Artifact],
+) -> None:
+    streams, expected = remote(tmp_path), trained(tmp_path, local, "here")
+    job = prepare_job(**given_of(tmp_path, streams, "there"))
+    shutil.rmtree(tmp_path / "cache")
+    forget_mapped()
+    run_job(job, lambda records: None, None)
+    newest = CheckpointStore(job.folder, mirror=None, milestone_steps=None).newest()
+    assert newest is not None
+    assert file_sha256(newest.folder / "model.safetensors") == file_sha256(expected.path("model.safetensors"))
+    RemoteArtifactStore("s3://corpora/compact", FileCache(tmp_path / "made", 1 << 30), BLOCK).save(
+        plan_artifact(random_compact, windows=4999)
+    )
+    with pytest.raises(TrainingError, match=r"s3://corpora/compact was saved again since .* Run the pipeline"):
+        fetch_streams(job)

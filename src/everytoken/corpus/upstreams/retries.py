@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.redaction import redacted
-from everytoken.shards.remote.retries import ATTEMPTS, Transient, retried
+from everytoken.shards.remote import ATTEMPTS, Transient, retried
 
 LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minutes and asks to wait for the next one
 

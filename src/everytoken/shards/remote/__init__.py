@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from everytoken.shards.remote.folders import BLOCK, Changed, StorageError
     from everytoken.shards.remote.remote_artifacts import RemoteArtifact, RemoteArtifactStore
     from everytoken.shards.remote.remote_stores import RemoteStore
+    from everytoken.shards.remote.retries import ATTEMPTS, Transient, retried
     from everytoken.shards.remote.views import local_view, open_store, present
 
 __getattr__, __dir__ = exports(__name__, __file__)

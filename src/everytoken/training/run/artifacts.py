@@ -29,6 +29,7 @@ from everytoken.shards import (
     file_sha256,
     versioned,
 )
+from everytoken.shards.remote import RemoteArtifact
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
@@ -43,7 +44,7 @@ from everytoken.training.parameters import (
     PromptParameters,
     SampleParameters,
 )
-from everytoken.training.run.job import TrainingJob
+from everytoken.training.run.job import RemoteStream, TrainingJob
 from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 from everytoken.training.step import (
     HELD_OUT_FILE,
@@ -226,6 +227,7 @@ def prepare_job(
     job = TrainingJob(
         run=Recipe(train, inputs).digest,
         streams={name: path.resolve() for name, path in paths.items()},
+        remote={name: _place(stream) for name, stream in streams if isinstance(stream, RemoteArtifact)},
         data=data,
         model=model,
         training=_with_task_folder(training),
@@ -255,6 +257,13 @@ def prepare_job(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_held_out(path, chunks)
     return job.model_copy(update={"held_out": path.resolve(), "held_out_sha256": file_sha256(path)})
+
+
+def _place(stream: RemoteArtifact) -> RemoteStream:
+    cache = stream.held.cache
+    return RemoteStream(
+        url=stream.held.url, root_digest=stream.root_digest, cache=cache.folder.resolve(), cache_bytes=cache.bound
+    )
 
 
 def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:

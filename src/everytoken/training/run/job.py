@@ -7,10 +7,29 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from everytoken.models import ModelParameters
-from everytoken.shards import recipe_value, value_digest
+from everytoken.shards import Artifact, recipe_value, value_digest
+from everytoken.shards.remote import FileCache, RemoteArtifactStore
 from everytoken.tokens.order import DataParameters
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, OptimisationParameters
+
+
+class RemoteStream(BaseModel):
+    """Where a stream is fetched from, on a node that has no copy of it.
+
+    Attributes:
+        url: of the artifact.
+        root_digest: that it must have.
+        cache: folder of local copies.
+        cache_bytes: the most bytes of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    root_digest: str
+    cache: Path
+    cache_bytes: int
 
 
 class TrainingJob(BaseModel):
@@ -19,6 +38,7 @@ class TrainingJob(BaseModel):
     Attributes:
         run: identity of the run: a digest of everything that its result depends on. Checkpoints of another are refused.
         streams: folder or file of each stream by name.
+        remote: of the streams that are behind URLs; their folders in ``streams`` are in the cache of each node.
         data: which samples of the streams, in which order.
         model: family and shape.
         training: optimiser, schedule, batch and arithmetic.
@@ -37,6 +57,7 @@ class TrainingJob(BaseModel):
 
     run: str = Field(min_length=16)
     streams: dict[str, Path]
+    remote: dict[str, RemoteStream] = Field(default_factory=dict)
     data: DataParameters
     model: ModelParameters = Field(discriminator="family")
     training: OptimisationParameters
@@ -75,6 +96,26 @@ class TrainingJob(BaseModel):
     def live_folder(self) -> Path:
         """Where the processes of this run put what they tell each other and the one that started them."""
         return Path(self.checkpoints.folder) / f"{self.run[:16]}.live"
+
+
+def fetch_streams(job: TrainingJob) -> list[Artifact]:
+    """Let the folders of remote streams be there; they stay as long as what is returned.
+
+    Raises:
+        TrainingError: a URL has another artifact now.
+        ShardsError: it is out of reach, or not whole.
+    """
+    found: list[Artifact] = []
+    for name, place in job.remote.items():
+        artifact = RemoteArtifactStore(place.url, FileCache(place.cache, place.cache_bytes)).load()
+        if artifact.root_digest != place.root_digest or artifact.folder != job.streams[name]:
+            raise TrainingError(
+                f"the stream {name} at {artifact.shown} was saved again since this training began: expected "
+                f"{place.root_digest}, found {artifact.root_digest}. Run the pipeline that makes it with the "
+                "parameters of before, then the same command again"
+            )
+        found.append(artifact)
+    return found
 
 
 def write_job(path: Path, job: TrainingJob) -> None:
