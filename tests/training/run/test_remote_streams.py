@@ -21,7 +21,7 @@ from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError
 from everytoken.training.checkpoints import CheckpointStore
 from everytoken.training.run.artifacts import prepare_job, train
-from everytoken.training.run.job import fetch_streams
+from everytoken.training.run.job import fetch_inputs
 from everytoken.training.run.one_process import run_job
 from tests.models.tiny_llama import LLAMA
 from tests.s3_server import S3Server
@@ -218,15 +218,18 @@ def test_a_node_without_the_folder_of_a_stream_fetches_it(
     local: dict[str, Artifact],
 ) -> None:
     streams, expected = remote(tmp_path), trained(tmp_path, local, "here")
-    job = prepare_job(**given_of(tmp_path, streams, "there"))
+    made = RemoteArtifactStore("s3://corpora/tokenizer", FileCache(tmp_path / "cache", BOUND))
+    rules = EncodingRules(made.save(plan_artifact(tokenizer_of_bytes)), EOS, "literal")
+    job = prepare_job(**{**given_of(tmp_path, streams, "there"), "rules": rules})
+    assert job.tokenizer is not None and len(job.remote) == 3
     shutil.rmtree(tmp_path / "cache")
     forget_mapped()
     run_job(job, lambda records: None, None)
     newest = CheckpointStore(job.folder, mirror=None, milestone_steps=None).newest()
-    assert newest is not None
+    assert newest is not None and job.tokenizer.is_file()
     assert file_sha256(newest.folder / "model.safetensors") == file_sha256(expected.path("model.safetensors"))
     RemoteArtifactStore("s3://corpora/compact", FileCache(tmp_path / "made", 1 << 30), BLOCK).save(
         plan_artifact(random_compact, windows=4999)
     )
     with pytest.raises(TrainingError, match=r"s3://corpora/compact was saved again since .* Run the pipeline"):
-        fetch_streams(job)
+        fetch_inputs(job)

@@ -44,7 +44,7 @@ from everytoken.training.parameters import (
     PromptParameters,
     SampleParameters,
 )
-from everytoken.training.run.job import RemoteStream, TrainingJob
+from everytoken.training.run.job import RemoteInput, TrainingJob
 from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 from everytoken.training.step import (
     HELD_OUT_FILE,
@@ -227,7 +227,7 @@ def prepare_job(
     job = TrainingJob(
         run=Recipe(train, inputs).digest,
         streams={name: path.resolve() for name, path in paths.items()},
-        remote={name: _place(stream) for name, stream in streams if isinstance(stream, RemoteArtifact)},
+        remote=tuple(_remote([*(stream for _, stream in streams), initial, rules.place])),
         data=data,
         model=model,
         training=_with_task_folder(training),
@@ -259,11 +259,17 @@ def prepare_job(
     return job.model_copy(update={"held_out": path.resolve(), "held_out_sha256": file_sha256(path)})
 
 
-def _place(stream: RemoteArtifact) -> RemoteStream:
-    cache = stream.held.cache
-    return RemoteStream(
-        url=stream.held.url, root_digest=stream.root_digest, cache=cache.folder.resolve(), cache_bytes=cache.bound
-    )
+def _remote(inputs: Sequence[object]) -> Iterator[RemoteInput]:
+    for artifact in inputs:
+        if isinstance(artifact, RemoteArtifact):
+            cache = artifact.held.cache
+            yield RemoteInput(
+                url=artifact.held.url,
+                root_digest=artifact.root_digest,
+                folder=artifact.folder.resolve(),
+                cache=cache.folder.resolve(),
+                cache_bytes=cache.bound,
+            )
 
 
 def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:

@@ -14,12 +14,13 @@ from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, OptimisationParameters
 
 
-class RemoteStream(BaseModel):
-    """Where a stream is fetched from, on a node that has no copy of it.
+class RemoteInput(BaseModel):
+    """Where an artifact that the job reads is fetched from, on a node that has no copy of it.
 
     Attributes:
         url: of the artifact.
         root_digest: that it must have.
+        folder: where its copy is, in the cache of each node.
         cache: folder of local copies.
         cache_bytes: the most bytes of them.
     """
@@ -28,6 +29,7 @@ class RemoteStream(BaseModel):
 
     url: str
     root_digest: str
+    folder: Path
     cache: Path
     cache_bytes: int
 
@@ -38,7 +40,7 @@ class TrainingJob(BaseModel):
     Attributes:
         run: identity of the run: a digest of everything that its result depends on. Checkpoints of another are refused.
         streams: folder or file of each stream by name.
-        remote: of the streams that are behind URLs; their folders in ``streams`` are in the cache of each node.
+        remote: those of its inputs that are behind URLs.
         data: which samples of the streams, in which order.
         model: family and shape.
         training: optimiser, schedule, batch and arithmetic.
@@ -57,7 +59,7 @@ class TrainingJob(BaseModel):
 
     run: str = Field(min_length=16)
     streams: dict[str, Path]
-    remote: dict[str, RemoteStream] = Field(default_factory=dict)
+    remote: tuple[RemoteInput, ...] = ()
     data: DataParameters
     model: ModelParameters = Field(discriminator="family")
     training: OptimisationParameters
@@ -98,19 +100,19 @@ class TrainingJob(BaseModel):
         return Path(self.checkpoints.folder) / f"{self.run[:16]}.live"
 
 
-def fetch_streams(job: TrainingJob) -> list[Artifact]:
-    """Let the folders of remote streams be there; they stay as long as what is returned.
+def fetch_inputs(job: TrainingJob) -> list[Artifact]:
+    """Let the folders of remote inputs be there; they stay as long as what is returned.
 
     Raises:
         TrainingError: a URL has another artifact now.
         ShardsError: it is out of reach, or not whole.
     """
     found: list[Artifact] = []
-    for name, place in job.remote.items():
+    for place in job.remote:
         artifact = RemoteArtifactStore(place.url, FileCache(place.cache, place.cache_bytes)).load()
-        if artifact.root_digest != place.root_digest or artifact.folder != job.streams[name]:
+        if artifact.root_digest != place.root_digest or artifact.folder != place.folder:
             raise TrainingError(
-                f"the stream {name} at {artifact.shown} was saved again since this training began: expected "
+                f"{artifact.shown} was saved again since this training began: expected "
                 f"{place.root_digest}, found {artifact.root_digest}. Run the pipeline that makes it with the "
                 "parameters of before, then the same command again"
             )

@@ -47,7 +47,7 @@ from everytoken.training.checkpoints import (
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError, TrainingStopped
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
 from everytoken.training.parameters import PromptParameters
-from everytoken.training.run.job import TrainingJob, fetch_streams
+from everytoken.training.run.job import TrainingJob, fetch_inputs
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
 from everytoken.training.run.task_curve import TaskCurve
@@ -160,7 +160,7 @@ class _Session:
         self._listeners = listeners
         tasks = job.training.tasks if processes.first else None
         self._tasks = None if tasks is None else TaskCurve(job, tasks)
-        self._fetched = fetch_streams(job)
+        self._fetched = fetch_inputs(job)
         self._files, self._saved = StreamFiles(job.streams), past.steps  # before they are opened
         self._windows = _open_windows(job, processes)
         self._held_out = _held_out_chunks(job)
