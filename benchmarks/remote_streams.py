@@ -32,7 +32,7 @@ import numpy as np
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, ArtifactStore, Built, plan_artifact, versioned
-from everytoken.shards.remote import BLOCK, FileCache, RemoteArtifactStore, forget_mapped
+from everytoken.shards.remote import REQUEST_BYTES, FileCache, RemoteArtifactStore, forget_mapped
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import WindowWriter
 
@@ -88,7 +88,10 @@ def read(stream: WindowStream, order: np.ndarray, batch: int) -> None:
 def read_by_s3fs(filesystem: Any) -> int:
     name = next(name for name in filesystem.find("streams") if name.endswith(".bin"))
     size = filesystem.info(name)["size"]
-    return sum(len(filesystem.cat_file(name, start=at, end=min(at + BLOCK, size))) for at in range(0, size, BLOCK))
+    return sum(
+        len(filesystem.cat_file(name, start=at, end=min(at + REQUEST_BYTES, size)))
+        for at in range(0, size, REQUEST_BYTES)
+    )
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -102,7 +105,7 @@ def measure(megabytes: float, rounds: int, window: int, batch: int, folder: Path
     size = windows * window * 2
     planned = plan_artifact(benchmarked_stream, windows=windows, window=window)
     local = ArtifactStore(folder / "local").save(planned)
-    block = min(BLOCK, size // 8)
+    block = min(REQUEST_BYTES, size // 8)
     bound = 4 * size + (1 << 20)
     in_order = np.arange(windows)
     shuffled = numpy_generator(1).permutation(windows)

@@ -12,7 +12,7 @@ from kedro.io import AbstractDataset
 from everytoken.datasets.previews import JSONPreview
 from everytoken.datasets.remote_entries import remote_place
 from everytoken.shards import Artifact, ArtifactStore, digests_in, make_engine
-from everytoken.shards.remote import BLOCK, RemoteArtifactStore
+from everytoken.shards.remote import REQUEST_BYTES, RemoteArtifactStore
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
@@ -38,7 +38,9 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
     ) -> None:
         remote = remote_place(filepath, cache, credentials)
         self._store = (
-            ArtifactStore(Path(filepath)) if remote is None else RemoteArtifactStore(*remote, block_bytes or BLOCK)
+            ArtifactStore(Path(filepath))
+            if remote is None
+            else RemoteArtifactStore(*remote, block_bytes or REQUEST_BYTES)
         )
         self._engine = None if engine is None else make_engine(**engine)
         self.metadata = metadata

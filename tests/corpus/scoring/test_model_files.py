@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.model_files import HubModel, Model, ModelFolder, fetch_model, model_identity
 from everytoken.corpus.scoring.transformer import transformers_scorer
-from everytoken.corpus.upstreams import retries
 from everytoken.shards import Artifact, ArtifactStore, plan_artifact
 from tests.corpus.scoring.small_models import (
     as_artifact,
@@ -40,7 +39,7 @@ def own_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, own_files: tuple[dict[str, bytes], dict[str, bytes]]) -> Iterator[Hub]:
-    monkeypatch.setattr(retries, "pause", lambda seconds: None)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", lambda seconds: None)
     with serve_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):

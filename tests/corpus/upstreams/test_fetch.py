@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everytoken.corpus.upstreams import retries
 from everytoken.corpus.upstreams.fetch import Listed, Partial, discard, fetch, is_at_hand, known_digest
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
 
@@ -40,7 +39,7 @@ def sender(content: bytes, pieces: list[int] | None = None) -> Callable[[io.File
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(retries, "pause", waited.append)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", waited.append)
     return waited
 
 
@@ -51,7 +50,7 @@ def names(folder: Path) -> list[str]:
 @given(st.lists(st.integers(1, 300), max_size=12), st.sampled_from([True, False]))
 def test_any_cuts_give_the_same_bytes_and_leave_nothing(pieces: list[int], pinned: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retries, "pause", lambda _: None)
+        patched.setattr("everytoken.shards.remote.retries.pause", lambda _: None)
         place = Path(folder, "a.jsonl")
         fetch(place, listed(pinned=pinned), sender(CONTENT, pieces))
         assert place.read_bytes() == CONTENT

@@ -56,7 +56,7 @@ configs:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(retries, "pause", waited.append)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", waited.append)
     return waited
 
 

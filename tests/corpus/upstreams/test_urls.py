@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import UpstreamFile, find_files
-from everytoken.corpus.upstreams import retries, urls
+from everytoken.corpus.upstreams import urls
 from everytoken.corpus.upstreams.fetch import Partial
 from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source
@@ -38,7 +38,7 @@ def partials(folder: Path) -> list[Path]:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(retries, "pause", waited.append)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", waited.append)
     return waited
 
 

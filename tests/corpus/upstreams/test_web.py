@@ -114,7 +114,7 @@ pytestmark = pytest.mark.sensitive
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    monkeypatch.setattr(retries, "pause", lambda _: None)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", lambda _: None)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     web = Web(f"http://127.0.0.1:{server.server_address[1]}/d")

@@ -31,7 +31,7 @@ from tests.s3_server import S3Server
 from tests.shards.functions import build_arrays, build_folder
 
 URL = "s3://corpora/arrays"
-BLOCK = 1 << 14
+REQUEST_BYTES = 1 << 14
 ROWS = 100_000
 
 Ran = Callable[[], list[str]]
@@ -48,7 +48,7 @@ def planned(seed: int = 1, rows: int = ROWS) -> Artifact:
 
 
 def on(folder: Path, bound: int = 1 << 30, url: str = URL) -> RemoteArtifactStore:
-    return RemoteArtifactStore(url, FileCache(folder, bound), BLOCK)
+    return RemoteArtifactStore(url, FileCache(folder, bound), REQUEST_BYTES)
 
 
 def held(cache: Path) -> int:
@@ -125,7 +125,7 @@ def test_files_are_fetched_and_checked_when_they_are_used(bucket: Any, tmp_path:
 def test_blocks_are_read_as_a_mapped_file_through_a_cache_of_a_fraction(bucket: Any, tmp_path: Path) -> None:
     local = ArtifactStore(tmp_path / "local").save(planned())
     on(tmp_path / "cache").save(planned())
-    bound = 5 * BLOCK  # of 13 + 25 blocks
+    bound = 5 * REQUEST_BYTES  # of 13 + 25 blocks
     found = on(tmp_path / "small", bound).load()
     tokens = map_values(found.folder / "tokens.bin", np.dtype("<u2"), 0, ROWS)
     wanted = np.memmap(local.path("tokens.bin"), "<u2", "r")

@@ -11,7 +11,7 @@ import pytest
 
 from everytoken.datasets import ArtifactFolder, DatasetPaths, ShardStore, TokenStream, verify_content
 from everytoken.shards import ArtifactStore, ShardsError, StoredPart, plan_artifact
-from everytoken.shards.remote import open_store, present
+from everytoken.shards.remote import open_parts, present
 from everytoken.tracking.run import contents, state_of
 from tests.s3_server import KEY, SECRET, S3Server
 from tests.shards.functions import build_arrays, build_folder, given, sift
@@ -82,7 +82,7 @@ def test_datasets_behind_urls_have_folders_that_stand_for_them(entry: dict[str, 
     part = made["documents"] / "part_00001.parquet"
     assert not part.exists(), "nothing is fetched before it is asked for"
     assert len(StoredPart.at(present(part)).table()) == documents.load().parts[1].rows
-    assert open_store(made["documents"]).load().root_digest == documents.load().root_digest
+    assert open_parts(made["documents"]).load().root_digest == documents.load().root_digest
     with pytest.raises(ShardsError, match=r"names the credentials 'bucket', which no credentials.yml"):
         DatasetPaths(catalog, tmp_path, lambda: {})["scorer"]
 

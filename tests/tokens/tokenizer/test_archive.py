@@ -21,7 +21,6 @@ from tokenizers import Tokenizer
 
 from everytoken.configuration import CONFIG_LOADER_ARGS, JobConfigLoader
 from everytoken.contract import require_given_tokenizer
-from everytoken.corpus.upstreams import retries
 from everytoken.parameters import ArchiveTokenizer, TokenizationParameters
 from everytoken.pipelines.tokenization.nodes import make_tokenizer
 from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
@@ -78,7 +77,7 @@ class Server:
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(retries, "pause", lambda seconds: None)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", lambda seconds: None)
     served = Server(tmp_path / "web")
     yield served
     served.server.shutdown()

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from everytoken.configuration import CONFIG_LOADER_ARGS, JobConfigLoader
 from everytoken.contract import require_given_tokenizer
-from everytoken.corpus.upstreams import retries
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
@@ -155,7 +154,7 @@ def content(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Iterator[Hub]:
-    monkeypatch.setattr(retries, "pause", lambda seconds: None)
+    monkeypatch.setattr("everytoken.shards.remote.retries.pause", lambda seconds: None)
     with serve_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):

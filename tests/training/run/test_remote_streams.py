@@ -28,7 +28,7 @@ from tests.s3_server import S3Server
 from tests.shards.remote.conftest import bucket, one_server, server  # noqa: F401
 from tests.training.tiny import EOS, SEQ, byte_encoder, training_parameters
 
-BLOCK = 4096
+REQUEST_BYTES = 4096
 BOUND = 48_000
 """Of streams with more than 300,000 bytes."""
 DATA = DataParameters(
@@ -86,9 +86,9 @@ def local(tmp_path: Path) -> dict[str, Artifact]:
 def remote(folder: Path) -> dict[str, Artifact]:
     """Return the streams in the bucket, with a small cache in ``folder``."""
     for name, planned in PLANNED.items():
-        RemoteArtifactStore(f"s3://corpora/{name}", FileCache(folder / "made", 1 << 30), BLOCK).save(planned)
+        RemoteArtifactStore(f"s3://corpora/{name}", FileCache(folder / "made", 1 << 30), REQUEST_BYTES).save(planned)
     cache = FileCache(folder / "cache", BOUND)
-    return {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, BLOCK).load() for name in PLANNED}
+    return {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, REQUEST_BYTES).load() for name in PLANNED}
 
 
 def given_of(folder: Path, streams: dict[str, Artifact], runs: str, processes: int = 1) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_a_damaged_block_is_in_no_batch(
     windows = open_training_windows(streams, DATA.model_copy(update={"check": "sizes"}), 64)
     name = next(one for one in bucket.find("corpora/compact") if one.endswith(".bin"))
     content = bytearray(bucket.cat_file(name))
-    content[3 * BLOCK + 5] ^= 1
+    content[3 * REQUEST_BYTES + 5] ^= 1
     bucket.pipe_file(name, bytes(content))
     with pytest.raises(DamagedStore, match=rf"s3://{name}, bytes 12,288 to 16,384, is not what was written"):
         for step in range(30):
@@ -206,7 +206,7 @@ def test_a_full_check_fetches_whole_files_where_the_cache_has_room(
     with pytest.raises(StorageError, match=r"no room for 130,000 bytes .* Raise cache.bytes"):
         open_training_windows(streams, full, 64)
     cache = FileCache(tmp_path / "large", 1 << 20)
-    large = {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, BLOCK).load() for name in PLANNED}
+    large = {name: RemoteArtifactStore(f"s3://corpora/{name}", cache, REQUEST_BYTES).load() for name in PLANNED}
     batch = open_training_windows(large, full, 64).read_batch(3)
     assert (batch[0] == open_training_windows(local, DATA, 64).read_batch(3)[0]).all()
 
@@ -228,7 +228,7 @@ def test_a_node_without_the_folder_of_a_stream_fetches_it(
     newest = CheckpointStore(job.folder, mirror=None, milestone_steps=None).newest()
     assert newest is not None and job.tokenizer.is_file()
     assert file_sha256(newest.folder / "model.safetensors") == file_sha256(expected.path("model.safetensors"))
-    RemoteArtifactStore("s3://corpora/compact", FileCache(tmp_path / "made", 1 << 30), BLOCK).save(
+    RemoteArtifactStore("s3://corpora/compact", FileCache(tmp_path / "made", 1 << 30), REQUEST_BYTES).save(
         plan_artifact(random_compact, windows=4999)
     )
     with pytest.raises(TrainingError, match=r"s3://corpora/compact was saved again since .* Run the pipeline"):

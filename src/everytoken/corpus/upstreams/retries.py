@@ -1,8 +1,7 @@
-"""Remote files and listings, asked for again where that may help (`everytoken.shards.remote.retries`)."""
+"""Remote files and listings, asked for again where that may help (`everytoken.shards.remote`)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,7 +13,6 @@ LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minu
 
 __all__ = ["ATTEMPTS", "LONGEST_WAIT", "FetchError", "Transient", "bearable", "retrying"]
 
-pause = time.sleep
 _T = TypeVar("_T")
 
 
@@ -38,7 +36,7 @@ def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0)
     Raises:
         FetchError: the last attempt failed too, or the server asks to wait for longer than `LONGEST_WAIT`.
     """
-    return retried(attempt, _gave_up, progress=progress, bearable=bearable, wait_for=lambda seconds: pause(seconds))
+    return retried(attempt, _gave_up, progress=progress, bearable=bearable)
 
 
 def _gave_up(reason: str) -> FetchError:

@@ -32,7 +32,7 @@ from everytoken.provenance.lookup import (
     store_head,
     unread_splits,
 )
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 
 DOCUMENT_INDEX = "document_index"
 
@@ -228,7 +228,7 @@ class Questions:
             numbers = self._index.numbers
             return StoreRow(*numbers.row(numbers.first_of(place.split) + place.number))
         first = 0
-        for part in open_store(self._places.store(STORES[CANARY])).load():
+        for part in open_parts(self._places.store(STORES[CANARY])).load():
             if place.number < first + part.rows:
                 return StoreRow(CANARY, part.index, place.number - first)
             first += part.rows

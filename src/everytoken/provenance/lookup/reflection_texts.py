@@ -23,7 +23,7 @@ from everytoken.reflections.splicing import (
     open_reflection_encoder,
 )
 from everytoken.shards import Artifact, Part, Shards
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 from everytoken.tokens.canary import CanarySplicing
 from everytoken.tokens.streams import TokenizerFacts
 from everytoken.tokens.tokenizer import EncodingRules
@@ -144,7 +144,7 @@ def canary_reflections(places: Places, stream: Artifact, index: StreamIndex, tok
     encoder = open_reflection_encoder(
         rules, given["reflection_budget"], splicing.marker, TokenizerFacts(**said["tokenizer"])
     )
-    return CanaryReflections(index, splicing, encoder, open_store(places.store(STORES[CANARY])).load())
+    return CanaryReflections(index, splicing, encoder, open_parts(places.store(STORES[CANARY])).load())
 
 
 def _first_row(part: Part) -> int:
@@ -175,5 +175,5 @@ def reflections_of(places: Places, name: str, stream: Artifact, tokenizer: Artif
     )
     named = columns_of_run(run, given["voice"])
     return Reflections(
-        run, said["generator"], named, given["marker"], encoder, open_store(places.store(dataset)).load()
+        run, said["generator"], named, given["marker"], encoder, open_parts(places.store(dataset)).load()
     )

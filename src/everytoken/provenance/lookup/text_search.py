@@ -15,7 +15,7 @@ from everytoken.provenance.indexes import DocumentPlace
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import CANARY, STORES
 from everytoken.shards import DamagedStore, Part
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 
 _Matches = Callable[[pa.Array], pa.Array]
 
@@ -42,7 +42,7 @@ def _scan(places: Places, column: str, matches: _Matches, splits: tuple[str, ...
     for split in splits:
         if not places.has(STORES[split]):
             continue
-        parts, first, found = open_store(places.path(STORES[split])).load(), 0, array("q")
+        parts, first, found = open_parts(places.path(STORES[split])).load(), 0, array("q")
         for part in progress(parts, len(parts), f"reading {STORES[split]}"):
             found.extend((first + _rows(part, column, matches)).tolist())
             first += part.rows

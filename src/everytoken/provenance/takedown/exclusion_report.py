@@ -33,7 +33,7 @@ from everytoken.provenance.lookup import TRAINED, OpenRun, Places, describe_run,
 from everytoken.provenance.releases import SPLITS, write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import ExcludedDocument
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Shards, plan_artifact, write_text
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
@@ -71,7 +71,7 @@ def splits_of(places: Places) -> dict[str, Shards]:
     Raises:
         ProvenanceError: one has not been made.
     """
-    return {split: open_store(places.store(f"{split}_documents")).load() for split in SPLITS}
+    return {split: open_parts(places.store(f"{split}_documents")).load() for split in SPLITS}
 
 
 def document_index(places: Places, scratch: Path) -> DocumentIndex:
@@ -100,7 +100,7 @@ def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
     given = stream.ledger["recipe"]["parameters"]
     planned = plan_artifact(
         WINDOW_INDEXES[kind.layout],
-        lengths=open_store(places.store(f"{kind.split}_tokens")).load(),
+        lengths=open_parts(places.store(f"{kind.split}_tokens")).load(),
         split=kind.split,
         stream=made_stream(stream),
         seq_length=given["seq_length"],

@@ -45,7 +45,7 @@ from everytoken.shards import (
     read_artifact_ledger,
     scratch_folder,
 )
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.checks import Level, whole_ledger
 
@@ -135,7 +135,7 @@ def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
         return {key: _given(key, item, stored) for key, item in value.items()}
     found = stored[value["digest"]]
     if is_store(found):
-        return open_store(found).load()
+        return open_parts(found).load()
     artifact = ArtifactStore(found).load()
     return made_stream(artifact) if name == "stream" else artifact
 

@@ -11,7 +11,7 @@ from everytoken.provenance.verification.documents import RELEASE_FAULTS
 from everytoken.reflections import ReflectionError
 from everytoken.reflections.splicing import compare_reflected_stream
 from everytoken.shards import ArtifactStore
-from everytoken.shards.remote import open_store
+from everytoken.shards.remote import open_parts
 from everytoken.tokens.checks import Level, whole_ledger
 from everytoken.tokens.streams import written_by
 
@@ -37,7 +37,7 @@ def _spliced_again(folder: Path, *, stored: Mapping[str, Path]) -> dict[str, int
         raise NotMadeError(f"its data folder has no {', '.join(gone)} of its digest")
     annotated, columns, tokenizer = (stored[given[name]["digest"]] for name in _MADE_FROM)
     said = compare_reflected_stream(
-        stream, ArtifactStore(annotated).load(), open_store(columns).load(), ArtifactStore(tokenizer).load()
+        stream, ArtifactStore(annotated).load(), open_parts(columns).load(), ArtifactStore(tokenizer).load()
     )
     voices = {f"tokens of {voice}": count for voice, count in said["reflection_tokens"].items()}
     return {"windows": said["windows"], "reflections": said["reflected_windows"], **voices}

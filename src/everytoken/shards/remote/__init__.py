@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from everytoken.shards.remote.blocks import bring_whole, forget_mapped
     from everytoken.shards.remote.cache import CacheSettings, FileCache
     from everytoken.shards.remote.files import RemoteFolder, names_below
-    from everytoken.shards.remote.folders import BLOCK, Changed, StorageError
+    from everytoken.shards.remote.folders import REQUEST_BYTES, Changed, StorageError
     from everytoken.shards.remote.remote_artifacts import RemoteArtifact, RemoteArtifactStore
     from everytoken.shards.remote.remote_stores import RemoteStore
     from everytoken.shards.remote.retries import ATTEMPTS, Transient, retried
-    from everytoken.shards.remote.views import local_view, open_store, present
+    from everytoken.shards.remote.views import local_view, open_parts, present
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -13,7 +13,7 @@ from everytoken.shards.digests import file_sha256
 from everytoken.shards.engines import in_threads
 from everytoken.shards.errors import DamagedStore
 from everytoken.shards.remote.cache import FileCache
-from everytoken.shards.remote.folders import BLOCK, Gone, ObjectFolder
+from everytoken.shards.remote.folders import REQUEST_BYTES, Gone, ObjectFolder
 
 logger = logging.getLogger(__name__)
 
@@ -139,13 +139,13 @@ class RemoteFile:
         name, objects = self.object_name, self.folder.objects
 
         def fetch(start: int) -> None:
-            content = objects.download(name, start, min(start + BLOCK, self.size))
+            content = objects.download(name, start, min(start + REQUEST_BYTES, self.size))
             with path.open("r+b") as file:
                 file.seek(start)
                 file.write(content)
 
         try:
-            for _ in in_threads(fetch, range(0, self.size, BLOCK)):
+            for _ in in_threads(fetch, range(0, self.size, REQUEST_BYTES)):
                 pass
         except Gone:
             raise self.gone() from None

@@ -20,7 +20,7 @@ from everytoken.shards.errors import ShardsError
 from everytoken.shards.remote.access import options_of
 from everytoken.shards.remote.retries import Transient, retried
 
-BLOCK = 16 << 20  # bytes of one request
+REQUEST_BYTES = 16 << 20  # bytes of one request
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -218,7 +218,7 @@ class ObjectFolder:
 _NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError")
 
 
-def answer_of(error: BaseException) -> tuple[str, int]:
+def answer_in(error: BaseException) -> tuple[str, int]:
     """Return code and HTTP status of what S3 answered; ("", 0) for other errors."""
     for one in (error, error.__cause__):
         answer = getattr(one, "response", None)
@@ -229,7 +229,7 @@ def answer_of(error: BaseException) -> tuple[str, int]:
 
 
 def _meaning(what: str, error: Exception) -> Exception:
-    code, status = answer_of(error)
+    code, status = answer_in(error)
     said = redacted(f"{type(error).__name__}: {error}")
     if code == "NoSuchBucket":
         return StorageError(f"{what}: there is no such bucket. Make it, or correct the URL")
@@ -257,4 +257,4 @@ _OURS = (errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 
 
 def _errno(error: Exception) -> int | None:
-    return error.errno if isinstance(error, OSError) and not answer_of(error)[1] else None
+    return error.errno if isinstance(error, OSError) and not answer_in(error)[1] else None

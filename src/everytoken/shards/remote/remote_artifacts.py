@@ -41,7 +41,7 @@ from everytoken.shards.ledger import LEDGER_FILE, stub_of
 from everytoken.shards.remote.blocks import BlockedFile, BlockTable
 from everytoken.shards.remote.cache import FileCache
 from everytoken.shards.remote.files import RemoteFile, RemoteFolder, object_name
-from everytoken.shards.remote.folders import BLOCK
+from everytoken.shards.remote.folders import REQUEST_BYTES
 from everytoken.shards.remote.remote_stores import replace_ledger
 
 logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class RemoteArtifactStore:
         block: bytes of the blocks of files that are larger than one.
     """
 
-    def __init__(self, url: str, cache: FileCache, block: int = BLOCK) -> None:
+    def __init__(self, url: str, cache: FileCache, block: int = REQUEST_BYTES) -> None:
         self.remote, self._block = RemoteFolder(url.rstrip("/"), cache), block
         self._work = cache.folder / "work" / value_digest(self.remote.url)[:16] / self.name
 

@@ -35,7 +35,6 @@ def retried(
     *,
     progress: Callable[[], int] = lambda: 0,
     bearable: Callable[[Transient], float] = lambda error: error.wait or 0.0,
-    wait_for: Callable[[float], None] | None = None,
 ) -> _T:
     """Return what ``attempt`` returns, trying again when it raises `Transient`.
 
@@ -44,7 +43,6 @@ def retried(
         gave_up: makes the error that is raised when the last attempt failed too, of the reason.
         progress: how much was brought so far.
         bearable: gives the seconds to wait of those that a server asks for, or raises.
-        wait_for: what waits; None: `pause`.
     """
     failures, most = 0, progress()
     while True:
@@ -58,4 +56,4 @@ def retried(
             backoff = min(2.0 ** (failures - 1), _LONGEST_BACKOFF)
             wait = backoff if error.wait is None else bearable(error) + 1.0  # servers round seconds down
             _LOG.warning("%s; trying again in %.0f s (%d of %d)", error.reason, wait, failures, ATTEMPTS - 1)
-        (wait_for or pause)(wait)
+        pause(wait)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards.engines import in_threads
-from everytoken.shards.remote.folders import BLOCK, Changed, Gone, ObjectFolder, answer_of
+from everytoken.shards.remote.folders import REQUEST_BYTES, Changed, Gone, ObjectFolder, answer_in
 from everytoken.shards.remote.retries import Transient
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class S3Folder(ObjectFolder):
         """Write a file whose name has the digest of its content, in parts if it is large; none of them twice."""
         size = path.stat().st_size
         try:
-            if size <= BLOCK:
+            if size <= REQUEST_BYTES:
                 content = path.read_bytes()
                 self.asking(name, lambda: self._call("put_object", Key=self._key(name), Body=content, IfNoneMatch="*"))
             else:
@@ -116,7 +116,7 @@ class S3Folder(ObjectFolder):
         begun = [one["UploadId"] for one in self._begun(key) if one["Key"] == key]
         upload = begun[0] if begun else self._call("create_multipart_upload", Key=key)["UploadId"]
         there = {one["PartNumber"]: one for one in self._parts_of(key, upload)} if begun else {}
-        block = max(BLOCK, -(-size // _MOST_PARTS // _MIB) * _MIB)
+        block = max(REQUEST_BYTES, -(-size // _MOST_PARTS // _MIB) * _MIB)
         if there:
             logger.info("%s: %d parts of an earlier upload are there", name, len(there))
 
@@ -144,7 +144,7 @@ class S3Folder(ObjectFolder):
                 IfNoneMatch="*",
             )
         except Exception as error:
-            if answer_of(error)[0] == "PreconditionFailed":  # another run wrote it meanwhile
+            if answer_in(error)[0] == "PreconditionFailed":  # another run wrote it meanwhile
                 self._call("abort_multipart_upload", Key=key, UploadId=upload)
             raise
 

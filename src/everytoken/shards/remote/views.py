@@ -57,7 +57,7 @@ def local_view(url: str, cache: FileCache) -> Path:
     return folder
 
 
-def open_store(folder: Path) -> Store:
+def open_parts(folder: Path) -> Store:
     """Return the store of parts in a folder, or the one that the folder stands for."""
     remote = _elsewhere(folder)
     return Store(folder) if remote is None else Store(folder, HeldParts(remote, remote.objects.sizes()))

@@ -52,7 +52,7 @@ from everytoken.shards import (
     require_root_digest,
     stored_content,
 )
-from everytoken.shards.remote import bring_whole, open_store
+from everytoken.shards.remote import bring_whole, open_parts
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks.raw_shards import RAW_SHARDS_CHECKS
 from everytoken.tokens.checks.stored import (
@@ -213,7 +213,7 @@ def _check_tokenizer(stored: CheckedFolder) -> dict[str, int] | None:
 
 
 def _check_parts(stored: CheckedFolder) -> dict[str, int]:
-    stored.parts = parts = open_store(stored.folder).load()
+    stored.parts = parts = open_parts(stored.folder).load()
     return {"parts": len(parts), "rows": 0 if parts.ledger is None else parts.ledger.rows}
 
 
