@@ -27,7 +27,6 @@ from everytoken.tokens.streams.documents import (
     document_sizes,
     require_encoded,
 )
-from everytoken.tokens.streams.padding import padded
 from everytoken.tokens.streams.placed_windows import PlacedWindows, open_placed_windows
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
@@ -116,6 +115,22 @@ def write_padded_stream(
     }
 
 
+def _padded(ids: pa.Array, lengths: np.ndarray, window: int) -> np.ndarray:
+    """Return documents padded with the EOS that they all end in, (n, window).
+
+    Args:
+        ids: content and EOS of each document, lists of at most ``window`` ids, none of them null.
+        lengths: content tokens of each document, int32 (n,), n at least 1.
+        window: tokens of a window.
+    """
+    flat = ids.flatten().to_numpy()
+    windows, start = np.full((len(lengths), window), flat[-1]), 0
+    for row, end in zip(windows, np.cumsum(lengths.astype(np.int64) + 1).tolist(), strict=True):
+        row[: end - start] = flat[start:end]
+        start = end
+    return windows
+
+
 def _lengths(tokens: Shards, position: np.ndarray) -> np.ndarray:
     """Return the content tokens of the document in each window, int32 (documents,)."""
     lengths, first = np.empty(len(position), "<i4"), 0
@@ -145,7 +160,7 @@ class _PartRows:
         for batch in checked_batches(self.part, self.facts, most=window):
             ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
             for start in range(0, batch.num_rows, step):
-                rows, _ = padded(ids.slice(start, step), lengths[start : start + step], window)
+                rows = _padded(ids.slice(start, step), lengths[start : start + step], window)
                 self.windows.write(at, rows)
                 at += len(rows)
 
