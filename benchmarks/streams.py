@@ -38,12 +38,13 @@ from everytoken.provenance.indexes import MadeStream, index_padded_stream
 from everytoken.seeds import numpy_generator, python_random
 from everytoken.shards import (
     Artifact,
+    ArtifactStore,
     Part,
-    RangeMap,
     Rows,
     Shards,
     StoredPart,
     WorkerProcesses,
+    plan_artifact,
     start_server,
     write_rows,
 )
@@ -202,14 +203,29 @@ def padded_stream(tokens: Shards) -> MadeStream:
     return MadeStream("0" * 64, {**counts, "padding_tokens": 0, "remainder_tokens": 0, "tokenizer": {}})
 
 
+def planned(kind: str, tokens: Shards, tokenizer: Artifact, made: MadeStream | None, memory: int) -> Artifact:
+    """Return what is made of the tokens, in the way in which the catalog makes it."""
+    length: dict[str, Any] = {"seq_length": SEQ_LENGTH, "seed": 42}
+    if kind == "index":
+        return plan_artifact(index_padded_stream, lengths=tokens, split="annotated", stream=made, **length)
+    common: dict[str, Any] = {"tokenizer": tokenizer, "shuffle_memory": memory}
+    if kind == "raw":
+        sizes = {"shard_size_tokens": SHARD_TOKENS, "dtype": "uint16"}
+        return plan_artifact(write_raw_shards, tokens=[tokens], seed=42, **sizes, **common)
+    if kind == "compact":
+        return plan_artifact(write_compact_stream, tokens=tokens, shuffle_block=None, **length, **common)
+    return plan_artifact(write_annotated_stream, tokens=tokens, **length, **common)
+
+
 def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     """Run one measurement in this process."""
     tokens: Shards = pickle.loads((folder / f"{kind}.pickle").read_bytes())
     facts = {"sha256": "0" * 64, "vocab_size": VOCAB_SIZE, "eos_token": "<|endoftext|>", "eos_id": EOS_ID}
-    tokenizer = Artifact(folder=folder, ledger={"statistics": facts})
+    tokenizer = Artifact(folder=folder, ledger={"statistics": facts, "files": {}, "root_digest": "0" * 64})
     out = folder / f"{kind}_{what}"
     shutil.rmtree(out, ignore_errors=True)
-    size, made = 0, padded_stream(tokens) if kind == "index" else None
+    made = padded_stream(tokens) if kind == "index" else None
+    size = 0 if made is None else 2 * (SEQ_LENGTH + 1) * tokens.rows
     start_server()  # as a run has done before it comes to its streams
     time.sleep(1)
     wall, before, main_cpu = time.perf_counter(), cpu_seconds(), time.process_time()
@@ -218,20 +234,8 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     elif what == "copy":
         copy(folder / f"{kind}_{MEMORIES[0]}_{WORKERS[0]}", out)
     else:
-        out.mkdir()
         memory, workers = map(int, what.split("_"))
-        ranges = RangeMap(WorkerProcesses(workers))
-        common: dict[str, Any] = {"tokenizer": tokenizer, "seed": 42, "shuffle_memory": memory, "ranges": ranges}
-        if kind == "compact":
-            write_compact_stream(out, tokens=tokens, seq_length=SEQ_LENGTH, shuffle_block=None, **common)
-        elif kind == "raw":
-            write_raw_shards(out, tokens=[tokens], shard_size_tokens=SHARD_TOKENS, dtype="uint16", **common)
-        elif kind == "index":
-            given = {"lengths": tokens, "split": "annotated", "stream": made, "seq_length": SEQ_LENGTH, "seed": 42}
-            index_padded_stream(out, ranges=ranges, **given)
-            size = 2 * (SEQ_LENGTH + 1) * tokens.rows
-        else:
-            write_annotated_stream(out, tokens=tokens, seq_length=SEQ_LENGTH, **common)
+        ArtifactStore(out).save(planned(kind, tokens, tokenizer, made, memory), WorkerProcesses(workers))
     wall = time.perf_counter() - wall
     time.sleep(0.2)  # until the server has counted the workers that ended
     (user, system), main_cpu = (cpu_seconds() - before).tolist(), time.process_time() - main_cpu
