@@ -7,8 +7,11 @@ interleaved and the table has medians of all rounds. MB/s count the bytes of the
 counts the ids. CPU seconds are those of all processes, and main % is the share of the main one; the peak is that of the
 main one.
 
-``python benchmarks/streams.py grow 1 2 5 10``: streams of so many GB, by 2 workers within 1 GiB; how CPU seconds grow.
-A size has the first parts of the largest one, so parts are alike. Here memory is anonymous memory of all processes.
+``python benchmarks/streams.py grow 1 2 5 10 [kind ...]``: streams of so many GB, by 2 workers within 1 GiB; how CPU
+seconds grow. A size has the first parts of the largest one, so parts are alike. Here memory is anonymous memory of all
+processes. Kinds: ``compact``; ``annotated``, without texts; ``texts``, the same with texts in the sidecar; ``raw``
+shards of `SHARD_TOKENS`, of `SOURCES`; ``index`` of an annotated stream. The size is that of the stream, of ``index``
+the stream's. On disk are the parts and twice the stream, with texts also these, once as they are.
 """
 
 from __future__ import annotations
@@ -31,33 +34,43 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.seeds import numpy_generator
+from everytoken.provenance.indexes import MadeStream, index_padded_stream
+from everytoken.seeds import numpy_generator, python_random
 from everytoken.shards import (
     Artifact,
+    ArtifactStore,
     Part,
-    RangeMap,
     Rows,
     Shards,
     StoredPart,
     WorkerProcesses,
+    plan_artifact,
     start_server,
     write_rows,
 )
-from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams import write_annotated_stream, write_compact_stream, write_raw_shards
 
 PART_TOKENS, VOCAB_SIZE, EOS_ID, SEQ_LENGTH = 25_000_000, 49_152, 0, 2048
 MEMORIES = (1 << 30, 32 << 20)
 WORKERS = (1, 2)
 BATCH_ROWS = 8192
+SHARD_TOKENS, SOURCES = 50_000_000, 5
+GROWN = {"compact": (SEQ_LENGTH, 2.04), "annotated": (1920, 7.65), "texts": (1920, 7.65), "raw": (SEQ_LENGTH, 2.04)}
+GROWN["index"] = GROWN["annotated"]
+"""By kind: tokens of a document at most, and bytes of the stream for a token."""
 
 
-def stored(folder: Path, tokens: int, cap: int) -> Shards:
-    """Store about ``tokens`` tokens as encoded documents of at most ``cap``."""
+def stored(folder: Path, tokens: int, cap: int, kind: str = "") -> Shards:
+    """Store about ``tokens`` tokens as encoded documents of at most ``cap``, with what a kind needs."""
+    text = words() if kind == "texts" else ""
     folder.mkdir()
     parts: list[Part] = []
     for index in range(count := -(-tokens // PART_TOKENS)):
         path = folder / f"part_{index:05d}.parquet"
-        table = encoded(index, tokens // count // 540, cap)
+        rows = tokens // count // 540
+        table = (
+            pa.table({"token_length": drawn(index, rows, cap)}) if kind == "index" else encoded(index, rows, cap, text)
+        )
 
         def batches(table: pa.Table = table) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
             yield from table.to_batches(max_chunksize=BATCH_ROWS)
@@ -68,18 +81,32 @@ def stored(folder: Path, tokens: int, cap: int) -> Shards:
     return Shards(tuple(parts))
 
 
-def encoded(part: int, rows: int, cap: int) -> pa.Table:
-    generator = numpy_generator(42, part)
-    lengths = np.minimum(generator.lognormal(5.9, 1.0, rows).astype(np.int64), cap - 1)
+def words() -> str:
+    """Return 32 MB of words; zstd makes them a third."""
+    random = python_random(42)
+    known = ["".join(random.choices("etaoinshrdlucm", k=2 + random.randrange(8))) for _ in range(20_000)]
+    return " ".join(random.choices(known, weights=[1 / (rank + 3) for rank in range(len(known))], k=5_000_000))
+
+
+def drawn(part: int, rows: int, cap: int) -> pa.Array:
+    """Return the lengths of the documents of a part, which are all that an index reads."""
+    return pa.array(np.minimum(numpy_generator(42, part).lognormal(5.9, 1.0, rows).astype(np.int32), cap - 1))
+
+
+def encoded(part: int, rows: int, cap: int, text: str = "") -> pa.Table:
+    """Return encoded documents; ``text``: what each has 4.5 characters a token of."""
+    generator, lengths = numpy_generator(43, part), drawn(part, rows, cap).to_numpy().astype(np.int64)
     ends = np.cumsum(lengths + 1)
     ids = 1 + ((VOCAB_SIZE - 1) * generator.random(int(ends[-1])) ** 4).astype(np.uint16)
     ids[ends - 1] = EOS_ID
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+    begins = generator.integers(0, max(1, len(text) - 5 * cap), rows).tolist()
+    until = (9 * lengths // 2 + begins).tolist()
     return pa.table(
         {
             "id": pa.array([f"{part}-{row}" for row in range(rows)], pa.large_string()),
-            "text": pa.array([""] * rows, pa.large_string()),
-            "source": ["web"] * rows,
+            "text": pa.array([text[begin:end] for begin, end in zip(begins, until, strict=True)], pa.large_string()),
+            "source": [f"source_{number}" for number in generator.integers(0, SOURCES, rows).tolist()],
             "shard_index": pa.array([part] * rows, pa.int32()),
             "row": pa.array(range(rows), pa.int64()),
             "safety_score": pa.array([0] * rows, pa.int8()),
@@ -148,13 +175,14 @@ def watched(command: list[str]) -> tuple[dict[str, float], int]:
     return json.loads(printed), most
 
 
-def grow(sizes: list[float]) -> None:
-    """Measure both streams at sizes in GB."""
+def grow(sizes: list[float], kinds: list[str]) -> None:
+    """Measure streams at sizes in GB."""
     print(f"{'':<12}{'GB':>8}{'wall s':>9}{'CPU s':>8}{'CPU s/GB':>10}{'system %':>10}{'main %':>8}{'all, MiB':>10}")
-    for kind, cap, token_bytes in (("compact", SEQ_LENGTH, 2.04), ("annotated", 1920, 7.65)):
+    for kind in kinds or GROWN:
+        cap, token_bytes = GROWN[kind]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            parts = stored(folder / kind, int(max(sizes) * 1e9 / token_bytes), cap).parts
+            parts = stored(folder / kind, int(max(sizes) * 1e9 / token_bytes), cap, kind).parts
             for size in sizes:
                 some = Shards(parts[: max(1, round(len(parts) * size / max(sizes)))])
                 (folder / f"{kind}.pickle").write_bytes(pickle.dumps(some))
@@ -168,14 +196,36 @@ def grow(sizes: list[float]) -> None:
                 )
 
 
+def padded_stream(tokens: Shards) -> MadeStream:
+    """Return what the index of an annotated stream of these documents looks at."""
+    lengths = [batch.column(0).to_numpy() for part in tokens for batch in part.batches(["token_length"])]
+    counts = {"windows": tokens.rows, "documents": tokens.rows, "tokens": int(np.concatenate(lengths).sum())}
+    return MadeStream("0" * 64, {**counts, "padding_tokens": 0, "remainder_tokens": 0, "tokenizer": {}})
+
+
+def planned(kind: str, tokens: Shards, tokenizer: Artifact, made: MadeStream | None, memory: int) -> Artifact:
+    """Return what is made of the tokens, in the way in which the catalog makes it."""
+    length: dict[str, Any] = {"seq_length": SEQ_LENGTH, "seed": 42}
+    if kind == "index":
+        return plan_artifact(index_padded_stream, lengths=tokens, split="annotated", stream=made, **length)
+    common: dict[str, Any] = {"tokenizer": tokenizer, "shuffle_memory": memory}
+    if kind == "raw":
+        sizes = {"shard_size_tokens": SHARD_TOKENS, "dtype": "uint16"}
+        return plan_artifact(write_raw_shards, tokens=[tokens], seed=42, **sizes, **common)
+    if kind == "compact":
+        return plan_artifact(write_compact_stream, tokens=tokens, shuffle_block=None, **length, **common)
+    return plan_artifact(write_annotated_stream, tokens=tokens, **length, **common)
+
+
 def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     """Run one measurement in this process."""
     tokens: Shards = pickle.loads((folder / f"{kind}.pickle").read_bytes())
     facts = {"sha256": "0" * 64, "vocab_size": VOCAB_SIZE, "eos_token": "<|endoftext|>", "eos_id": EOS_ID}
-    tokenizer = Artifact(folder=folder, ledger={"statistics": facts})
+    tokenizer = Artifact(folder=folder, ledger={"statistics": facts, "files": {}, "root_digest": "0" * 64})
     out = folder / f"{kind}_{what}"
     shutil.rmtree(out, ignore_errors=True)
-    size = 0
+    made = padded_stream(tokens) if kind == "index" else None
+    size = 0 if made is None else 2 * (SEQ_LENGTH + 1) * tokens.rows
     start_server()  # as a run has done before it comes to its streams
     time.sleep(1)
     wall, before, main_cpu = time.perf_counter(), cpu_seconds(), time.process_time()
@@ -184,14 +234,8 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     elif what == "copy":
         copy(folder / f"{kind}_{MEMORIES[0]}_{WORKERS[0]}", out)
     else:
-        out.mkdir()
         memory, workers = map(int, what.split("_"))
-        ranges = RangeMap(WorkerProcesses(workers))
-        common = {"tokens": tokens, "tokenizer": tokenizer, "seq_length": SEQ_LENGTH, "seed": 42, "ranges": ranges}
-        if kind == "compact":
-            write_compact_stream(out, shuffle_block=None, shuffle_memory=memory, **common)
-        else:
-            write_annotated_stream(out, shuffle_memory=memory, **common)
+        ArtifactStore(out).save(planned(kind, tokens, tokenizer, made, memory), WorkerProcesses(workers))
     wall = time.perf_counter() - wall
     time.sleep(0.2)  # until the server has counted the workers that ended
     (user, system), main_cpu = (cpu_seconds() - before).tolist(), time.process_time() - main_cpu
@@ -213,7 +257,8 @@ def main() -> None:
         print(json.dumps(measure(Path(sys.argv[2]), *sys.argv[3:])))
         return
     if sys.argv[1:2] == ["grow"]:
-        grow([float(size) for size in sys.argv[2:]])
+        kinds = [argument for argument in sys.argv[2:] if argument in GROWN]
+        grow([float(argument) for argument in sys.argv[2:] if argument not in kinds], kinds)
         return
     million, rounds = (float(sys.argv[1]) if len(sys.argv) > 1 else 150.0), int(sys.argv[2]) if len(sys.argv) > 2 else 5
     found: dict[tuple[str, str], list[dict[str, float]]] = {}

@@ -85,6 +85,6 @@ if TYPE_CHECKING:
     from everytoken.shards.store import Store
     from everytoken.shards.table_digests import TableDigest, stored_content, table_digest, type_name
     from everytoken.shards.workers import JobGroup, JobQueue, JobShape, Slurm
-    from everytoken.shards.writing import ROW_GROUP_ROWS, set_aside_path, write_rows
+    from everytoken.shards.writing import ROW_GROUP_ROWS, Written, set_aside_path, write_rows
 
 __getattr__, __dir__ = exports(__name__, __file__)

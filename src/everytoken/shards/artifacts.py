@@ -37,11 +37,13 @@ class Built:
     """What an artifact function returns: statistics (deterministic, in the digest) and measurements (not in it).
 
     ``sha256``: of the files, by name, that the function hashed, as `HashedFile` does; others are read again.
+    ``content_digests``: of the tables, by name, that it wrote with `write_rows`; others are read again.
     """
 
     statistics: Mapping[str, Any]
     measured: Mapping[str, Any] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
+    content_digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,28 +162,42 @@ def _changed(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Path | Non
         return next((folder / name for name, holds in zip(files, same, strict=False) if not holds), None)
 
 
-def _file_entry(path: Path, sha256: str) -> dict[str, Any]:
-    entry = {"bytes": path.stat().st_size, "sha256": sha256}
-    if path.suffix == ".parquet":
+@dataclass(frozen=True)
+class _WrittenFile:
+    """A file that a function wrote, and what is known of it without reading it."""
+
+    name: str
+    path: Path
+    sha256: str | None
+    content_digest: str | None
+
+
+def _file_entry(file: _WrittenFile) -> dict[str, Any]:
+    entry = {"bytes": file.path.stat().st_size, "sha256": file.sha256 or file_sha256(file.path)}
+    if file.path.suffix == ".parquet":
         # loaded here: what makes no tables does without
         from everytoken.shards.table_digests import stored_content
 
-        entry["content_digest"] = stored_content(path)[1]
+        entry["content_digest"] = file.content_digest or stored_content(file.path)[1]
     return entry
 
 
-def _entries(folder: Path, function: str, sha256: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _entries(folder: Path, function: str, built: Built, ranges: RangeMap) -> dict[str, dict[str, Any]]:
     paths = sorted(folder.rglob("*"))
     for path in paths:
         if path.is_symlink() or path == folder / LEDGER_FILE:
             raise ShardsError(
                 f"{function} wrote {path.name}: an artifact may hold no link and no {LEDGER_FILE} of its own"
             )
-    files = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
-    left = [name for name in files if name not in sha256]
-    hashed = zip(left, in_threads(file_sha256, [files[name] for name in left]), strict=True)
-    known = {**sha256, **dict(hashed)}
-    return {name: _file_entry(path, known[name]) for name, path in files.items()}
+    names = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    files = [
+        _WrittenFile(name, path, built.sha256.get(name), built.content_digests.get(name))
+        for name, path in names.items()
+    ]
+    left = sum(file.path.stat().st_size for file in files if file.sha256 is None)
+    ranges = ranges.unless_small(left)
+    entries = in_threads(_file_entry, files) if ranges.workers == 1 else ranges(_file_entry, files)
+    return dict(zip(names, entries, strict=True))
 
 
 def artifact_checksum(ledger: Mapping[str, Any]) -> str:
@@ -366,13 +382,14 @@ class ArtifactStore:
             logger.log(level, "%s: making it with %s", self.root.name, recipe.name)
             self.check_replaceable()
             with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
-                ranges = {"ranges": RangeMap(engine or Inline())} if recipe.in_ranges else {}
+                ranges = RangeMap(engine or Inline())
+                given = {"ranges": ranges} if recipe.in_ranges else {}
                 rows = sum(getattr(data, "rows", 0) for data in stored_in(recipe.parameters.values()))
                 with working(self.root.name, rows or None, "row", reads=True):
-                    built = recipe.function(folder, **recipe.parameters, **ranges)
+                    built = recipe.function(folder, **recipe.parameters, **given)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.place} returned a {type(built).__name__}, not Built")
-                files = _entries(folder, recipe.place, built.sha256)
+                files = _entries(folder, recipe.place, built, ranges)
                 statistics = plain_json(built.statistics, f"{recipe.place}: statistics")
                 ledger = {
                     "format": _FORMAT,

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from everytoken.provenance.indexes import reflected_index
 from everytoken.provenance.indexes.document_index import index_documents
+from everytoken.provenance.indexes.reflected_index import index_reflected_stream
 from everytoken.provenance.indexes.stream_index import (
     MadeStream,
     index_compact_stream,
@@ -24,12 +27,14 @@ from everytoken.seeds import numpy_generator, python_random
 from everytoken.shards import (
     Artifact,
     ArtifactStore,
+    Built,
     Engine,
     Inline,
     RangeFailed,
     WorkerProcesses,
     engines,
     plan_artifact,
+    versioned,
 )
 from everytoken.tokens import write_annotated_stream, write_compact_stream
 from everytoken.tokens.streams import write_raw_shards
@@ -37,13 +42,28 @@ from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.streams.killed_workers import kill_a_worker
 
-INDEXES = [index_documents, index_compact_stream, index_padded_stream, index_raw_shards]
+INDEXES = [index_documents, index_compact_stream, index_padded_stream, index_reflected_stream, index_raw_shards]
 ROWS = [3000, 0, 1, 2500, 2, 0, 1200]
 
 
 @pytest.fixture(autouse=True)
 def workers_for_small_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "POOL_BYTES", 0)
+    monkeypatch.setattr(reflected_index, "_CHUNK", 1000)
+
+
+@versioned("reflections_of_lengths", 1)
+def reflections_of_lengths(folder: Path, *, lengths: list[int]) -> Built:
+    """What the index reads of a reflected stream: every third window has a reflection, every 11th is masked."""
+    own, number = np.array(lengths, np.int32), np.arange(len(lengths), dtype=np.int32)
+    masked = (own > 0) & (number % 11 == 0)
+    has = (own > 1) & (number % 3 == 0) & ~masked
+    sizes = np.where(has, 1 + number % 2, 0).astype(np.int32)
+    np.save(folder / "token_lengths.npy", np.where(masked, 0, own + sizes))
+    np.save(folder / "reflection_index.npy", np.where(has, own // 2, -1))
+    np.save(folder / "reflection_lengths.npy", sizes)
+    counts = {"windows": len(own), "tokens": int(sizes.sum()), "document_tokens": int(own.sum()), "tokenizer": {}}
+    return Built(counts)
 
 
 def documents(rows: int, part: int) -> pa.Table:
@@ -81,6 +101,10 @@ def planned(folder: Path, index: Callable[..., Any], memory: int = 40_000) -> Ar
     write = write_compact_stream if index is index_compact_stream else write_annotated_stream
     block = {"shuffle_block": 50} if index is index_compact_stream else {}
     built = write(folder / "stream", tokens=tokens, seq_length=31, **common, **block)
+    if index is index_reflected_stream:
+        lengths = np.load(folder / "stream" / "token_lengths.npy").tolist()
+        reflected = ArtifactStore(folder / "reflected").save(plan_artifact(reflections_of_lengths, lengths=lengths))
+        return plan_artifact(index, lengths=tokens, split="annotated", reflected=reflected, seq_length=31, seed=3)
     stream = MadeStream("a" * 64, built.statistics)
     return plan_artifact(index, lengths=tokens, split="unannotated", stream=stream, seq_length=31, seed=3)
 
@@ -112,7 +136,7 @@ def test_a_document_with_an_id_without_type_is_named_by_split_and_part(tmp_path:
 @pytest.mark.slow
 @pytest.mark.sensitive
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by the files of Linux")
-@pytest.mark.parametrize("index", [index_documents, index_compact_stream, index_raw_shards])
+@pytest.mark.parametrize("index", INDEXES)
 def test_a_killed_worker_costs_an_index_no_byte(tmp_path: Path, index: Callable[..., Any]) -> None:
     artifact = planned(tmp_path, index)
     start = time.monotonic()
@@ -127,7 +151,7 @@ def test_a_killed_worker_costs_an_index_no_byte(tmp_path: Path, index: Callable[
 
 @pytest.mark.slow
 @pytest.mark.sensitive
-@pytest.mark.parametrize("index", [index_documents, index_compact_stream, index_raw_shards])
+@pytest.mark.parametrize("index", INDEXES)
 def test_killed_at_random_moments_an_index_comes_whole_or_not_at_all(tmp_path: Path, index: Callable[..., Any]) -> None:
     artifact, root = planned(tmp_path, index), tmp_path / "out" / "index"
     start = time.monotonic()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ from everytoken.shards import ArtifactStore, Engine, Failure, Inline, ShardsErro
 from tests.shards.children import wait_until
 from tests.shards.functions import build_in_ranges, count_up, given
 from tests.shards.workers.jobs import die_of, die_once, preempted_once, square, stay, visible
+from tests.shards.workers.recorded_scripts import record_sbatch, recorded_script
 from tests.shards.workers.slurm_daemons import require_slurm, slurm_daemons
 
 pytest.importorskip("submitit")
@@ -192,16 +191,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_are_the_golden_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What ``sbatch`` is given: it is recorded, and refused."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for command in ("sbatch", "srun", "squeue", "scancel"):
-        (commands / command).write_text(f'#!/bin/sh\ncase $0 in *sbatch) cat "$1" > {tmp_path}/script; exit 1;; esac\n')
-        (commands / command).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    options = {"minutes": 90, **SCRIPTS[name]}
-    with pytest.raises(ShardsError, match="sbatch refuses"):
-        list(engine_of(tmp_path, "slurm", **options).run(square, list(range(5))))
-    script = (tmp_path / "script").read_text().replace(str(tmp_path), "FOLDER").replace(sys.executable, "PYTHON")
-    script = re.sub("everytoken-[0-9a-f]{12}", "everytoken-MAP", script)
+    record_sbatch(tmp_path, monkeypatch)
+    engine = engine_of(tmp_path, "slurm", **{"minutes": 90, **SCRIPTS[name]})
+    script = recorded_script(tmp_path, lambda: [*engine.run(square, list(range(5)))])
     assert script == (GOLDEN / f"{name}.sh").read_text()

@@ -27,8 +27,8 @@ from everytoken.tokens import StreamError, WindowWriter, write_annotated_stream
 from everytoken.tokens.checks.integrity import require, verify
 from everytoken.tokens.streams import raw_shards as module
 from everytoken.tokens.streams.flat_tokens import FlatTokens, open_tokens
-from everytoken.tokens.streams.raw_shard_order import count_strands, interleaved, places
 from everytoken.tokens.streams.raw_shards import most_tokens_off_share, write_raw_shards
+from everytoken.tokens.streams.strands import places
 from tests.memory import traced_peak
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
@@ -160,22 +160,48 @@ def test_a_second_run_makes_the_same_bytes_and_the_seed_changes_them(tmp_path: P
     assert pack(tmp_path / "c", seed=4).root_digest != first.root_digest
 
 
-def test_a_part_is_put_in_order_when_the_merge_comes_to_it_so_few_are_on_disk(tmp_path: Path) -> None:
-    files: list[int] = []
+class Watched(RangeMap):
+    """Looks at the disk after each range."""
 
-    class Watched(RangeMap):
-        def __call__(self, function: Any, ranges: Any) -> Any:
-            for one in ranges:
-                files.append(len([*tmp_path.rglob("*.arrow")]))
-                yield function(one)
+    def __init__(self, folder: Path) -> None:
+        object.__setattr__(self, "found", [])
+        object.__setattr__(self, "folder", folder)
 
+    found: list[tuple[str, int, int]]
+    folder: Path
+
+    def unless_small(self, size: int) -> RangeMap:
+        return self
+
+    def __call__(self, function: Any, ranges: Any) -> Any:
+        for one in ranges:
+            result = function(one)
+            sizes = {kind: sum(path.stat().st_size for path in self.folder.rglob(kind)) for kind in ("*.ids", "*.bin")}
+            self.found.append((one.name, sizes["*.ids"], sizes["*.bin"]))
+            yield result
+
+
+def test_ids_are_on_disk_once_while_shards_are_written(tmp_path: Path) -> None:
     sources = ("code", "web", "web")
     parts = [[(sources[i % 3], 7 * i % 20) for i in range(60 - 2 * part)] for part in range(9)]
-    tokens = datasets(tmp_path / "in", tables([parts, parts[:4]]))
-    for _ in interleaved(tokens, count_strands(tokens), 3, 1 << 20, tmp_path, Watched()):
-        pass
-    assert len(files) == 13
-    assert max(files) <= 5, "of 26 in all: one of each other strand, and what a part has for a source that lags"
+    watched = Watched(tmp_path)
+    write(tmp_path, tables([parts, parts[:4]]), shard_size_tokens=300, ranges=watched)
+    total = sum(path.stat().st_size for path in tmp_path.rglob("*.bin"))
+    shards = [(ids, written) for name, ids, written in watched.found if name.startswith("shard_")]
+    assert len(shards) > 20
+    assert max(ids + written for ids, written in shards) < 1.2 * total, "and of each strand what is left of a part"
+    assert shards[-1][0] < 0.2 * total
+
+
+def test_parts_behind_the_last_shard_are_not_read(tmp_path: Path) -> None:
+    parts = [[("web", 7), ("code", 9)] * 10 for _ in range(8)]
+    watched = Watched(tmp_path)
+    made = tables([parts, parts[:2]])
+    write(tmp_path, made, shard_size_tokens=100, n_shards=3, ranges=watched)
+    ordered = [name for name, ids, _ in watched.found[10:] if name.startswith("part_")]
+    assert ordered == ["part_00000", "part_00001", "part_00000"], "a sixth of 8 parts, and of 2"
+    expected = [token for *_, document in by_the_book(made, 3) for token in document][:300]
+    assert open_tokens(tmp_path / "out")[:].tolist() == expected
 
 
 # ---- errors ----

@@ -22,8 +22,10 @@ from everytoken.shards import (
     RangeFailed,
     WorkerProcesses,
     engines,
+    file_sha256,
     plan_artifact,
 )
+from everytoken.shards.table_digests import stored_content
 from everytoken.tokens import write_annotated_stream, write_compact_stream
 from everytoken.tokens.streams import write_raw_shards
 from tests.shards.folders import content
@@ -70,6 +72,13 @@ def test_all_files_have_the_same_bytes_for_any_number_of_workers(
     for memory, workers in ((1000, 1), (1000, 2), (30_000, 5), (1 << 30, 2)):
         root = tmp_path / f"{memory}_{workers}"
         assert made(root, planned(tmp_path, write, memory, kind), WorkerProcesses(workers)) == expected
+
+
+def test_digests_that_the_writer_of_the_sidecar_takes_are_those_of_the_file(tmp_path: Path) -> None:
+    artifact = ArtifactStore(tmp_path / "out").save(planned(tmp_path, write_annotated_stream, 1000), WorkerProcesses(2))
+    path, entry = artifact.path("sidecar.parquet"), artifact.ledger["files"]["sidecar.parquet"]
+    found = {"sha256": file_sha256(path), "content_digest": stored_content(path)[1], "bytes": path.stat().st_size}
+    assert entry == found
 
 
 @pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])

@@ -14,6 +14,7 @@ import pytest
 from everytoken.shards import Slurm, file_sha256, make_engine
 from everytoken.training import TrainingError
 from everytoken.training.run.launch import launch
+from tests.shards.workers.recorded_scripts import record_sbatch, recorded_script
 from tests.shards.workers.slurm_daemons import require_slurm, slurm_daemons
 from tests.training.tiny import newest, tiny_job, write_inputs
 
@@ -170,3 +171,23 @@ def test_this_machine_is_one_node(inputs, tmp_path):
     engine = make_engine("slurm", 1, cluster="local", folder=str(tmp_path / "jobs"), minutes=5)
     with pytest.raises(Exception, match=r"engine\.cluster is local, which is one node, and not 2"):
         launch(job, lambda records: None, engine=engine)
+
+
+GOLDEN = Path(__file__).parent / "sbatch"
+
+
+@pytest.mark.parametrize(("name", "device"), [("two_nodes", "cpu"), ("two_nodes_with_gpus", "cuda")])
+def test_the_script_of_a_job_is_the_golden_one(inputs, tmp_path, monkeypatch, name, device):
+    record_sbatch(tmp_path, monkeypatch)
+    job = tiny_job(inputs, tmp_path / "runs", processes=4)
+    job = job.model_copy(update={"distribution": job.distribution.model_copy(update={"nodes": 2, "device": device})})
+    options = {
+        "partition": "long",
+        "account": "abc123",
+        "memory_gb": 64.0,
+        "requeues": 20,
+        "setup": ["module load nccl"],
+    }
+    engine = make_engine("slurm", 7, folder=str(tmp_path / "jobs"), minutes=2880, **options)
+    script = recorded_script(tmp_path, lambda: launch(job, lambda records: None, engine=engine))
+    assert script == (GOLDEN / f"{name}.sh").read_text()

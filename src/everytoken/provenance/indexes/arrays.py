@@ -1,4 +1,4 @@
-"""Arrays that are written piece by piece and read by memory map: the files of an index.
+"""Arrays that are written piece by piece, or by several processes, and read by memory map: the files of an index.
 
 A file is what `numpy.save` writes of a one-dimensional array. It is mapped without read-ahead: a question looks at a
 few places that are far apart, and pages between them would count as memory.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -49,8 +50,7 @@ class ArrayWriter:
 
     def _write_header(self) -> None:
         assert self._file is not None
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.count,)}
-        np.lib.format.write_array_header_1_0(self._file, header)  # leaves room for any number of entries
+        _write_header(self._file, self._dtype, self.count)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -62,6 +62,35 @@ class ArrayWriter:
             self._write_header()
             file.flush()
             os.fsync(file.fileno())
+
+
+@dataclass(frozen=True)
+class ArrayInPlace:
+    """A ``.npy`` file of ``count`` entries, which several processes write where they belong."""
+
+    path: Path
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def make(path: Path, dtype: np.dtype[Any], count: int) -> ArrayInPlace:
+        """Make the file, with zeros."""
+        with path.open("wb") as file:
+            _write_header(file, dtype, count)
+            file.truncate(file.tell() + count * dtype.itemsize)
+        return ArrayInPlace(path, dtype)
+
+    def write(self, first: int, values: np.ndarray) -> None:
+        """Write the entries ``first``, ``first + 1``, ..., (n,), which the type must hold."""
+        with self.path.open("r+b") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            file.seek(first * self.dtype.itemsize, os.SEEK_CUR)
+            file.write(np.ascontiguousarray(values, self.dtype).data)
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype[Any], count: int) -> None:
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(file, header)  # leaves room for any number of entries
 
 
 def write_permutation(permutation: np.ndarray, forward: ArrayWriter, backward: ArrayWriter, first: int = 0) -> None:

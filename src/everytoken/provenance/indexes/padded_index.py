@@ -15,57 +15,110 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
+from everytoken.provenance.indexes.arrays import ArrayInPlace, ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
 from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Built, Part, RangeMap, Shards, versioned
 from everytoken.tokens.streams import PaddedStatistics, document_sizes
 
 PADDED: Final = "padded"
 _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
+_BYTES = 8  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
 
 
-@versioned("index_padded_stream", 1)
+@versioned("index_padded_stream", 1, in_ranges=True)
 def index_padded_stream(
-    folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
+    folder: Path,
+    *,
+    lengths: Shards,
+    split: str,
+    stream: Made,
+    seq_length: int,
+    seed: int,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write the index of a stream of `everytoken.tokens.streams.one_document_per_window`.
 
-    Memory: about 12 bytes a document.
+    Memory: about 12 bytes a document, in one worker.
 
     Args:
         lengths: the documents of the stream, with ``token_length``.
         stream: the stream; its statistics say windows and tokens.
         seq_length: with which it was made.
         seed: with which it was made.
+        ranges: where lengths are read and the order is drawn.
 
     Raises:
         ProvenanceError: the documents are not those of the stream.
         StreamError: a length is null or negative.
     """
-    numbers, _ = write_padded_arrays(folder, lengths, split, seq_length, seed)
-    tokens = int(map_array(folder / _LENGTHS, len(numbers)).sum(dtype=np.int64))
+    numbers = numbers_of({split: lengths})
+    tokens = write_padded_arrays(folder, lengths, seq_length, seed, ranges.unless_small(len(numbers) * _BYTES))
     found = {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}
     require_same_counts(split, found, stream.statistics_as(PaddedStatistics))
     counts = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
     return Built(describe_windows(folder, PADDED, stream, numbers, **counts))
 
 
-def write_padded_arrays(
-    folder: Path, lengths: Shards, split: str, seq_length: int, seed: int
-) -> tuple[DocumentNumbers, np.ndarray]:
-    """Write length, window and order of the documents; return their numbers, and the document of each window, (n,)."""
-    numbers = numbers_of({split: lengths})
-    with ArrayWriter(folder / _LENGTHS, smallest_type(seq_length + 1)) as writer:
-        for part in lengths:
-            writer.append(document_sizes(part) - 1)
-    kind, permutation = smallest_type(len(numbers)), numpy_generator(seed).permutation(len(numbers))
-    with ExitStack() as files:
-        order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
-        write_permutation(permutation, order, windows)
-    return numbers, permutation
+def write_padded_arrays(folder: Path, lengths: Shards, seq_length: int, seed: int, ranges: RangeMap) -> int:
+    """Write length, window and order of the documents; return their content tokens."""
+    made = ArrayInPlace.make(folder / _LENGTHS, smallest_type(seq_length + 1), lengths.rows)
+    firsts = np.cumsum([0, *(part.rows for part in lengths)]).tolist()
+    parts = [_PartLengths(part, first, made) for part, first in zip(lengths, firsts, strict=False)]
+    both: list[_Order | _PartLengths] = [_Order(folder, lengths.rows, seed), *parts]
+    return sum(ranges(_write, both))
+
+
+def lengths_in_order(folder: Path, documents: int, windows: slice) -> np.ndarray:
+    """Return the content tokens of the documents in a range of windows, by the arrays of all, int64 (windows,)."""
+    order, lengths = (map_array(folder / name, documents) for name in (_ORDER, _LENGTHS))
+    return np.asarray(lengths[order[windows]], np.int64)
+
+
+def _write(arrays: _Order | _PartLengths) -> int:
+    return arrays.write()
+
+
+@dataclass(frozen=True)
+class _PartLengths:
+    """Writes the lengths of the documents of a part, the first of which has this number."""
+
+    part: Part
+    first: int
+    lengths: ArrayInPlace
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+    def write(self) -> int:
+        """Return the content tokens of the part."""
+        lengths = document_sizes(self.part) - 1
+        self.lengths.write(self.first, lengths)
+        return int(lengths.sum())
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Writes the document of each window and the window of each document: one draw, and so one range."""
+
+    folder: Path
+    documents: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return _ORDER
+
+    def write(self) -> int:
+        """Return 0: it counts no tokens."""
+        kind, permutation = smallest_type(self.documents), numpy_generator(self.seed).permutation(self.documents)
+        with ExitStack() as files:
+            order, windows = (files.enter_context(ArrayWriter(self.folder / name, kind)) for name in (_ORDER, _WINDOWS))
+            write_permutation(permutation, order, windows)
+        return 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,21 +14,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from everytoken.outofcore import ExternalSort, destinations
+from everytoken.outofcore import ExternalSort
 from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
 from everytoken.provenance.indexes.document_numbers import numbers_of, write_numbers
 from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
 from everytoken.provenance.indexes.index_folder import FlatDescription, Made, require_same_counts, write_description
 from everytoken.provenance.indexes.shard_layout import LayoutWriter
 from everytoken.provenance.indexes.token_positions import PositionsWriter
-from everytoken.seeds import numpy_generator
-from everytoken.shards import IN_THIS_PROCESS, Built, Part, RangeMap, Shards, versioned
-from everytoken.tokens.streams import RawShardStatistics, document_sizes, places
+from everytoken.shards import IN_THIS_PROCESS, Built, RangeMap, Shards, versioned
+from everytoken.tokens.streams import (
+    PartOfDataset,
+    RawShardStatistics,
+    StrandName,
+    places,
+    rows_by_strand,
+    sources_and_sizes,
+)
 
 _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
 _BYTES = 16  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
@@ -70,7 +74,7 @@ def index_raw_shards(
     splits = {name: lengths[name] for name in order}
     numbers = numbers_of(splits)
     parts = [
-        _NumberedPart(dataset, part, numbers.number_before(split, index))
+        _NumberedPart(PartOfDataset(dataset, part), numbers.number_before(split, index))
         for dataset, (split, shards) in enumerate(splits.items())
         for index, part in enumerate(shards)
     ]
@@ -123,21 +127,17 @@ def index_raw_shards(
 class _NumberedPart:
     """A part of a dataset, and the number of its first document over all datasets."""
 
-    dataset: int
-    part: Part
+    of: PartOfDataset
     first: int
 
     @property
     def name(self) -> str:
-        return self.part.name
+        return self.of.name
 
 
-_Strand = tuple[str, int]  # source, dataset
-
-
-def _totals(parts: Sequence[_NumberedPart], ranges: RangeMap) -> tuple[dict[_Strand, int], int]:
+def _totals(parts: Sequence[_NumberedPart], ranges: RangeMap) -> tuple[dict[StrandName, int], int]:
     """Return the tokens of each strand and of the largest document."""
-    totals: dict[_Strand, int] = {}
+    totals: dict[StrandName, int] = {}
     most = 0
     for of_part, largest in ranges(_totals_of, parts):
         most = max(most, largest)
@@ -146,11 +146,11 @@ def _totals(parts: Sequence[_NumberedPart], ranges: RangeMap) -> tuple[dict[_Str
     return totals, most
 
 
-def _totals_of(given: _NumberedPart) -> tuple[dict[_Strand, int], int]:
-    codes, names, sizes = _sources_and_sizes(given.part)
-    sums = np.zeros(len(names), np.int64)
+def _totals_of(given: _NumberedPart) -> tuple[dict[StrandName, int], int]:
+    codes, sources, sizes = sources_and_sizes(given.of.part)
+    sums = np.zeros(len(sources), np.int64)
     np.add.at(sums, codes, sizes)
-    strands = [(source, given.dataset) for source in names]
+    strands = [(source, given.of.dataset) for source in sources]
     return dict(zip(strands, sums.tolist(), strict=True)), int(sizes.max(initial=0))
 
 
@@ -160,22 +160,7 @@ class _InOrder:
 
     seed: int
 
-    def __call__(self, given: _NumberedPart) -> Iterator[tuple[_Strand, np.ndarray, np.ndarray]]:
-        codes, names, sizes = _sources_and_sizes(given.part)
-        generator = numpy_generator(self.seed, given.dataset, given.part.index)
-        order = np.lexsort((destinations(generator.permutation(given.part.rows)), codes))
-        ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
-        for source, start, end in zip(names, [0, *ends], ends, strict=False):
-            rows = order[start:end]
-            yield (source, given.dataset), given.first + rows, sizes[rows]
-
-
-def _sources_and_sizes(part: Part) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Return the number of the source of each row, the sources by number, and the tokens of each row."""
-    numbers: dict[str, int] = {}
-    codes: list[Any] = [np.empty(0, np.int64)]
-    for batch in part.batches(["source"]):
-        coded = batch.column("source").cast(pa.string()).dictionary_encode()
-        of_code = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
-        codes.append(np.array(of_code, np.int64)[coded.indices.to_numpy()])
-    return np.concatenate(codes), list(numbers), document_sizes(part)
+    def __call__(self, given: _NumberedPart) -> Iterator[tuple[StrandName, np.ndarray, np.ndarray]]:
+        codes, sources, sizes = sources_and_sizes(given.of.part)
+        for source, rows in zip(sources, rows_by_strand(given.of, codes, len(sources), self.seed), strict=True):
+            yield (source, given.of.dataset), given.first + rows, sizes[rows]

@@ -16,12 +16,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
-from everytoken.provenance.indexes.document_numbers import DocumentNumbers
+from everytoken.provenance.indexes.arrays import ArrayInPlace, map_array, smallest_type
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
 from everytoken.provenance.indexes.index_folder import WindowsDescription, describe_windows
-from everytoken.provenance.indexes.padded_index import PaddedIndex, write_padded_arrays
+from everytoken.provenance.indexes.padded_index import PaddedIndex, lengths_in_order, write_padded_arrays
 from everytoken.provenance.indexes.spans import ReflectionPlace, Span
-from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Artifact, Built, RangeMap, Shards, versioned
 from everytoken.tokens.streams import (
     REFLECTION_INDEX_FILE,
     REFLECTION_LENGTHS_FILE,
@@ -32,6 +32,7 @@ from everytoken.tokens.streams import (
 REFLECTED: Final = "reflected"
 _PLACES, _SIZES = "places.npy", "sizes.npy"
 _CHUNK = 1 << 18
+_BYTES = 16  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
 
 
 class _Written(WindowCounts):
@@ -40,41 +41,80 @@ class _Written(WindowCounts):
     document_tokens: int
 
 
-@versioned("index_reflected_stream", 1)
+@versioned("index_reflected_stream", 1, in_ranges=True)
 def index_reflected_stream(
-    folder: Path, *, lengths: Shards, split: str, reflected: Artifact, seq_length: int, seed: int
+    folder: Path,
+    *,
+    lengths: Shards,
+    split: str,
+    reflected: Artifact,
+    seq_length: int,
+    seed: int,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write the index of a stream of `everytoken.reflections.splicing`.
 
-    Memory: about 12 bytes a document.
+    Memory: about 12 bytes a document, in one worker.
 
     Args:
         lengths: the documents of the stream, with ``token_length``.
         reflected: the stream; its arrays say where reflections are.
         seq_length: with which it was made.
         seed: of the annotated stream, whose order it has.
+        ranges: where lengths and the arrays of the stream are read, and the order is drawn.
 
     Raises:
         ProvenanceError: the documents are not those of the stream, or its arrays contradict them.
         StreamError: a length is null or negative.
     """
     made, window = reflected.statistics_as(_Written), seq_length + 1
-    numbers, order = write_padded_arrays(folder, lengths, split, seq_length, seed)
+    numbers = numbers_of({split: lengths})
+    ranges = ranges.unless_small(len(numbers) * _BYTES)
+    write_padded_arrays(folder, lengths, seq_length, seed, ranges)
     if len(numbers) != made["windows"]:
         raise ProvenanceError(
             f"the stream {reflected.root_digest[:16]} has {made['windows']:,} windows, there are {len(numbers):,} "
             f"{split} documents: it was made from others. Run the pipeline that makes it again"
         )
-    own = map_array(folder / "lengths.npy", len(numbers))
     kind = smallest_type(window)
-    with ArrayWriter(folder / _PLACES, kind) as places, ArrayWriter(folder / _SIZES, kind) as sizes:
-        for start in range(0, len(numbers), _CHUNK):
-            here = slice(start, start + _CHUNK)
-            stored = _Arrays.read(reflected, here)
-            places.append(stored.places_of(own[order[here]].astype(np.int64), start, window))
-            sizes.append(stored.sizes)
+    places, sizes = (ArrayInPlace.make(folder / name, kind, len(numbers)) for name in (_PLACES, _SIZES))
+    starts = range(0, len(numbers), _CHUNK)
+    arrays = _ReflectionArrays(folder, reflected, len(numbers), window, places, sizes)
+    windows = [_WindowRange(start, min(start + _CHUNK, len(numbers))) for start in starts]
+    for _ in ranges(arrays, windows):
+        pass
     counts = {"windows": len(numbers), "window": window, "tokens": made["tokens"]}
     return Built(describe_windows(folder, REFLECTED, reflected, numbers, **counts))
+
+
+@dataclass(frozen=True)
+class _WindowRange:
+    """The windows [first, end)."""
+
+    first: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        return f"windows from {self.first:,} on"
+
+
+@dataclass(frozen=True)
+class _ReflectionArrays:
+    """Writes where reflections are in a range of the ``count`` windows."""
+
+    folder: Path
+    reflected: Artifact
+    count: int
+    window: int
+    places: ArrayInPlace
+    sizes: ArrayInPlace
+
+    def __call__(self, windows: _WindowRange) -> None:
+        here = slice(windows.first, windows.end)
+        stored, own = _Arrays.read(self.reflected, here), lengths_in_order(self.folder, self.count, here)
+        self.places.write(windows.first, stored.places_of(own, windows.first, self.window))
+        self.sizes.write(windows.first, stored.sizes)
 
 
 @dataclass(frozen=True)

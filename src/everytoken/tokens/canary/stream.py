@@ -34,19 +34,17 @@ def write_canary_stream(
         StreamError: the parts differ in their columns, or a document does not fit in a window.
     """
     schema = _schema(tokens)
-    return Built(
-        write_padded_stream(
-            folder,
-            _CANARY,
-            tokens=tokens,
-            facts=tokenizer_facts(tokenizer),
-            sidecar=pa.schema([field for field in schema if field.name != "tokens"]),
-            columns={},
-            seq_length=seq_length,
-            seed=seed,
-            shuffle_memory=shuffle_memory,
-            ranges=ranges,
-        )
+    return write_padded_stream(
+        folder,
+        _CANARY,
+        tokens=tokens,
+        facts=tokenizer_facts(tokenizer),
+        sidecar=pa.schema([field for field in schema if field.name != "tokens"]),
+        columns={},
+        seq_length=seq_length,
+        seed=seed,
+        shuffle_memory=shuffle_memory,
+        ranges=ranges,
     )
 
 

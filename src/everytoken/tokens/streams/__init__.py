@@ -60,7 +60,12 @@ if TYPE_CHECKING:
         write_compact_stream,
     )
     from everytoken.tokens.streams.placed_windows import open_placed_windows
-    from everytoken.tokens.streams.raw_shard_order import places
+    from everytoken.tokens.streams.raw_shard_order import (
+        PartOfDataset,
+        StrandName,
+        rows_by_strand,
+        sources_and_sizes,
+    )
     from everytoken.tokens.streams.raw_shards import (
         DTYPES,
         MANIFEST_FILE,
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
         REFLECTION_LENGTHS_FILE,
         splice,
     )
+    from everytoken.tokens.streams.strands import places
     from everytoken.tokens.streams.streams_by_path import GivenFiles, files_read, given_files, path_of
     from everytoken.tokens.streams.windows_in_place import WindowsInPlace, open_windows_in_place
 

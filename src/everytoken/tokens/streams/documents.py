@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,28 +163,49 @@ def _check(name: str, row: int, ids: pa.ListArray, lengths: pa.Array, facts: Tok
 def shuffled_tokens(
     part: Part, facts: TokenizerFacts, *, seed: int, memory: int, scratch: Path
 ) -> Generator[np.ndarray, None, None]:
-    """Yield the tokens of a part's documents, in the order ``numpy_generator(seed, index).permutation(rows)``, flat.
+    """Yield the tokens of a part's documents, in the order ``numpy_generator(seed, index).permutation(rows)``, flat."""
+    permutation, sizes = numpy_generator(seed, part.index).permutation(part.rows), document_sizes(part)
+    documents = (batch.column("tokens") for batch in checked_batches(part, facts))
+    yield from reordered_tokens(documents, sizes, permutation, facts.dtype, memory=memory, scratch=scratch)
+
+
+def reordered_tokens(
+    documents: Iterable[pa.ListArray],
+    sizes: np.ndarray,
+    permutation: np.ndarray,
+    dtype: np.dtype[Any],
+    *,
+    memory: int,
+    scratch: Path,
+) -> Generator[np.ndarray, None, None]:
+    """Yield the tokens of documents, in an order that is given, flat.
 
     Lengths are known before ids are read: when all ids fit into memory, each document goes straight to its place.
+
+    Args:
+        documents: lists of ids, none of them null.
+        sizes: tokens of each document, int64 (n,).
+        permutation: the document at each place, (n,).
+        dtype: of the ids.
+        memory: bytes for them.
+        scratch: an existing folder for temporary files.
     """
-    permutation, sizes = numpy_generator(seed, part.index).permutation(part.rows), document_sizes(part)
-    if sizes.sum() * facts.dtype.itemsize > memory:
-        position = destinations(permutation)
-        batches = (_as_bytes(batch.column("tokens")) for batch in checked_batches(part, facts))
+    if sizes.sum() * dtype.itemsize > memory:
+        position, batches = destinations(permutation), map(_as_bytes, documents)
         with closing(in_order(batches, position, memory=memory, scratch=scratch)) as ordered:
             for batch in ordered:
-                yield _flat(batch.column(0), facts.dtype)
+                yield _flat(batch.column(0), dtype)
         return
     ends = np.empty(len(sizes), np.int64)
     ends[permutation] = np.cumsum(sizes[permutation])
-    shuffled, row = np.empty(sizes.sum(), facts.dtype), 0
-    for batch in checked_batches(part, facts):
-        flat, end = batch.column("tokens").flatten().to_numpy(), 0
-        here = slice(row, row + batch.num_rows)
+    shuffled, row = np.empty(sizes.sum(), dtype), 0
+    for ids in documents:
+        flat, end = ids.flatten().to_numpy(), 0
+        here = slice(row, row + len(ids))
         for size, place in zip(sizes[here].tolist(), ends[here].tolist(), strict=True):
             end += size
             shuffled[place - size : place] = flat[end - size : end]
-        row += batch.num_rows
+        row += len(ids)
     yield shuffled
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Part, RangeMap, Rows, Shards, fsync_file, write_rows
+from everytoken.shards import Artifact, Built, Part, RangeMap, Rows, Shards, Written, fsync_file, write_rows
 from everytoken.tokens.streams.documents import (
     TokenizerFacts,
     WindowCounts,
@@ -27,7 +27,6 @@ from everytoken.tokens.streams.documents import (
     document_sizes,
     require_encoded,
 )
-from everytoken.tokens.streams.padding import padded
 from everytoken.tokens.streams.placed_windows import PlacedWindows, open_placed_windows
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
@@ -62,7 +61,7 @@ def write_padded_stream(
     seed: int,
     shuffle_memory: int,
     ranges: RangeMap,
-) -> PaddedStatistics:
+) -> Built:
     """Write ``name.bin``, ``name.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
     The order is ``numpy_generator(seed).permutation(documents)``.
@@ -101,12 +100,11 @@ def write_padded_stream(
         firsts = np.cumsum([0, *(part.rows for part in tokens)])[:-1].tolist()
         parts = [_PartRows(part, first, facts, placed) for part, first in zip(tokens, firsts, strict=True)]
         both: list[_SidecarRows | _PartRows] = [rows, *parts]
-        for _ in ranges(_write, both):
-            pass
+        written, *_ = ranges(_write, both)
     np.save(folder / TOKEN_LENGTHS_FILE, lengths)
     fsync_file(folder / TOKEN_LENGTHS_FILE)
     content = int(lengths.sum(dtype=np.int64))
-    return {
+    statistics: PaddedStatistics = {
         "windows": documents,
         "tokens": content,
         "documents": documents,
@@ -114,6 +112,29 @@ def write_padded_stream(
         "remainder_tokens": 0,
         "tokenizer": facts.recorded,
     }
+    assert written is not None
+    sidecar_file = written.part
+    return Built(
+        statistics,
+        sha256={SIDECAR_FILE: sidecar_file.sha256},
+        content_digests={SIDECAR_FILE: sidecar_file.content_digest},
+    )
+
+
+def _padded(ids: pa.Array, lengths: np.ndarray, window: int) -> np.ndarray:
+    """Return documents padded with the EOS that they all end in, (n, window).
+
+    Args:
+        ids: content and EOS of each document, lists of at most ``window`` ids, none of them null.
+        lengths: content tokens of each document, int32 (n,), n at least 1.
+        window: tokens of a window.
+    """
+    flat = ids.flatten().to_numpy()
+    windows, start = np.full((len(lengths), window), flat[-1]), 0
+    for row, end in zip(windows, np.cumsum(lengths.astype(np.int64) + 1).tolist(), strict=True):
+        row[: end - start] = flat[start:end]
+        start = end
+    return windows
 
 
 def _lengths(tokens: Shards, position: np.ndarray) -> np.ndarray:
@@ -145,7 +166,7 @@ class _PartRows:
         for batch in checked_batches(self.part, self.facts, most=window):
             ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
             for start in range(0, batch.num_rows, step):
-                rows, _ = padded(ids.slice(start, step), lengths[start : start + step], window)
+                rows = _padded(ids.slice(start, step), lengths[start : start + step], window)
                 self.windows.write(at, rows)
                 at += len(rows)
 
@@ -165,10 +186,10 @@ class _SidecarRows:
     def name(self) -> str:
         return self.path.name
 
-    def write(self) -> None:
+    def write(self) -> Written:
         position = self.windows.places.position(0, self.tokens.rows)
         with closing(in_order(self._batches(), position, memory=self.memory, scratch=self.windows.scratch)) as ordered:
-            write_rows(Rows(self.schema, _without_statistics(ordered)), self.path)
+            return write_rows(Rows(self.schema, _without_statistics(ordered)), self.path)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for part in self.tokens:
@@ -180,8 +201,8 @@ class _SidecarRows:
                 yield pa.RecordBatch.from_arrays(values, schema=self.schema)
 
 
-def _write(rows: _SidecarRows | _PartRows) -> None:
-    rows.write()
+def _write(rows: _SidecarRows | _PartRows) -> Written | None:
+    return rows.write()
 
 
 def _without_statistics(

@@ -214,17 +214,15 @@ def write_annotated_stream(
 
     See `everytoken.tokens.streams.one_document_per_window.write_padded_stream`.
     """
-    return Built(
-        write_padded_stream(
-            folder,
-            _ANNOTATED,
-            tokens=tokens,
-            facts=tokenizer_facts(tokenizer),
-            sidecar=SIDECAR,
-            columns={"doc_id": "id"},
-            seq_length=seq_length,
-            seed=seed,
-            shuffle_memory=shuffle_memory,
-            ranges=ranges,
-        )
+    return write_padded_stream(
+        folder,
+        _ANNOTATED,
+        tokens=tokens,
+        facts=tokenizer_facts(tokenizer),
+        sidecar=SIDECAR,
+        columns={"doc_id": "id"},
+        seq_length=seq_length,
+        seed=seed,
+        shuffle_memory=shuffle_memory,
+        ranges=ranges,
     )

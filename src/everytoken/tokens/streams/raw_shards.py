@@ -10,8 +10,8 @@ boundaries, the last one may be cut.
 
 Their order is that of `everytoken.tokens.streams.raw_shard_order`: in every shard every source has its share.
 
-Each shard is written to a temporary name, fsynced, renamed, read again and checked against the SHA-256 of what was
-written.
+Parts are put in order, then shards written, each by as many processes as the engine has. Each shard is written to a
+temporary name, fsynced, renamed, read again and checked against the SHA-256 of what was written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, TypedDict
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -40,7 +42,14 @@ from everytoken.shards import (
     write_text,
 )
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.raw_shard_order import ORDER_RULE, StrandCount, count_strands, interleaved
+from everytoken.tokens.streams.raw_shard_order import (
+    ORDER_RULE,
+    StrandCount,
+    StrandName,
+    count_strands,
+    order_strands,
+)
+from everytoken.tokens.streams.strands import Strands
 from everytoken.tokens.tokenizer import TokenizerIds
 
 logger = logging.getLogger(__name__)
@@ -48,7 +57,8 @@ logger = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
 RAW_SHARDS_FORMAT = "everytoken-raw-shards/1"
 _TOTALS = ("tokens", "documents")  # of a strand
-_PADDED_AT_ONCE = 1 << 20
+_BYTES = 8  # to count a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
+_LEAST_AT_ONCE, _MOST_BYTES = 1 << 16, 16 << 20  # tokens and bytes of a shard that are put together at a time
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
@@ -100,18 +110,19 @@ def write_raw_shards(
     """Write ``shard_00000.bin`` and following, and ``manifest.json``.
 
     Args:
-        folder: where the files go; also holds temporary files (`everytoken.tokens.streams.raw_shard_order`).
+        folder: where the files go; also holds temporary files: the ids that are not in a shard yet, and 8 bytes a
+            document (`everytoken.tokens.streams.raw_shard_order`).
         tokens: datasets of encoded documents (``source``, ``token_length``, ``tokens``).
         tokenizer: with which they were encoded.
         shard_size_tokens: tokens in each shard but the last.
         dtype: of the ids in the files.
         seed: of the order of documents in parts.
         shuffle_memory: bytes for rows in memory, in all processes together; positions come on top (about 40 bytes a
-            document of the parts that are read), and a batch of each strand, at most 16 MiB, while it is merged.
+            document of the parts that are read), and one document while shards are written.
         names: of the datasets, for the manifest; the rule of the order knows them by number. None: it names none.
         cross_document_boundary: whether a document may begin in a shard and end in the next.
         n_shards: how many full shards are written; None: as many as the documents fill, the last one shorter.
-        ranges: where parts are read and put in order; shards are written in this process.
+        ranges: where parts are read and put in order, and shards are written.
 
     Returns:
         Statistics: shards, tokens, documents, dtype, eos_id, tokenizer_sha256, vocab_size, by_source (tokens,
@@ -135,49 +146,40 @@ def write_raw_shards(
         raise StreamError(f"{list(names)} are {len(names)} names, and {len(tokens)} datasets are given: name each")
     if shard_size_tokens < 1:
         raise StreamError(f"shard_size_tokens is {shard_size_tokens}; expected at least 1 token")
-    counts = count_strands(tokens, None if cross_document_boundary else shard_size_tokens)
+    longest, documents = None if cross_document_boundary else shard_size_tokens, sum(of.rows for of in tokens)
+    counts = count_strands(tokens, ranges.unless_small(documents * _BYTES), longest)
     total_tokens, total_documents = (sum(getattr(count, of) for count in counts.values()) for of in _TOTALS)
     if n_shards is not None and cross_document_boundary and total_tokens < n_shards * shard_size_tokens:
         full, begun = divmod(total_tokens, shard_size_tokens)
         raise _too_few(n_shards, shard_size_tokens, full, begun, 0)
-    sources = [source for source, _ in counts]
-    ranges = ranges.unless_small(total_tokens * DTYPES[dtype].itemsize)
-    layout = _Layout(shard_size_tokens, DTYPES[dtype], eos_id, not cross_document_boundary, n_shards)
-    with (
-        closing(interleaved(tokens, counts, seed, shuffle_memory, folder, ranges)) as documents,
-        _ShardWriter(folder, layout, sources) as writer,
-    ):
-        for ids, ends, strand_of in documents:
-            if int(ids.max()) >= vocab_size:
-                whose = sources[int(strand_of[np.searchsorted(ends, np.argmax(ids >= vocab_size), "right")])]
-                raise StreamError(
-                    f"a document of {whose!r} holds id {int(ids.max())}, outside the vocabulary of {vocab_size:,} ids: "
-                    "encode the documents again, with this tokenizer"
-                )
-            if (wrong := ids[ends - 1] != eos_id).any():
-                number = int(np.argmax(wrong))
-                raise StreamError(
-                    f"a document of {sources[int(strand_of[number])]!r} ends in id {int(ids[ends[number] - 1])}, "
-                    f"expected EOS {eos_id}: encode the documents again, with this tokenizer"
-                )
-            writer.write(ids, ends, strand_of)
-            if writer.is_full:
-                break
-        if n_shards is not None and not writer.is_full:
-            raise _too_few(n_shards, shard_size_tokens, len(writer.shards), writer.begun_tokens, writer.padding)
-    by_source: dict[str, dict[str, int]] = {}
-    for source, of_strand, of_documents in zip(sources, writer.tokens, writer.documents, strict=True):
-        held = by_source.setdefault(source, {"tokens": 0, "documents": 0})
-        held["tokens"] += int(of_strand)
-        held["documents"] += int(of_documents)
-    documents_held = sum(held["documents"] for held in by_source.values())
-    tokens_held = sum(held["tokens"] for held in by_source.values())
+    until = total_tokens if n_shards is None else min(total_tokens, n_shards * shard_size_tokens)
+    ranges = ranges.unless_small(until * DTYPES[dtype].itemsize)
+    with TemporaryDirectory(prefix="strands-", dir=folder) as scratch:
+        strands = order_strands(
+            tokens,
+            counts,
+            facts,
+            DTYPES[dtype],
+            until=until,
+            seed=seed,
+            memory=shuffle_memory,
+            scratch=Path(scratch),
+            ranges=ranges,
+        )
+        cuts = _cuts(strands, total_tokens, shard_size_tokens, not cross_document_boundary, n_shards)
+        padding, end = sum(cut.padding for cut in cuts), cuts[-1].end if cuts else 0
+        if n_shards is not None and (full := sum(cut.tokens == shard_size_tokens for cut in cuts)) < n_shards:
+            begun = cuts[-1].tokens if full < len(cuts) else 0
+            raise _too_few(n_shards, shard_size_tokens, full, begun, padding)
+        is_cut = strands.before(end).tokens < end
+        by_source = _by_source(counts, *strands.counts_at(end))
+        write = _WriteShard(folder, strands, eos_id, shuffle_memory // ranges.workers)
+        shards = [*_written(write, cuts, [source for source, _ in counts], not cross_document_boundary, ranges)]
+    documents_held, tokens_held = (sum(held[of] for held in by_source.values()) for of in ("documents", "tokens"))
     left_out = LeftOut(
-        documents=total_documents - documents_held,
-        tokens=total_tokens - tokens_held,
-        cut_documents=int(writer.is_cut),
+        documents=total_documents - documents_held, tokens=total_tokens - tokens_held, cut_documents=int(is_cut)
     )
-    padded = {} if cross_document_boundary else {"padding_tokens": writer.padding}
+    padded = {} if cross_document_boundary else {"padding_tokens": padding}
     counted = {**padded, **({} if n_shards is None else {"left_out": left_out})}
     manifest = {
         "format": RAW_SHARDS_FORMAT,
@@ -185,7 +187,7 @@ def write_raw_shards(
         "byte_order": "little",
         "shard_size_tokens": shard_size_tokens,
         **({} if cross_document_boundary else {"cross_document_boundary": False}),
-        "tokens": tokens_held + writer.padding,
+        "tokens": tokens_held + padding,
         "documents": documents_held,
         **counted,
         "eos_id": eos_id,
@@ -195,12 +197,12 @@ def write_raw_shards(
         "order": ORDER_RULE,
         **({} if names is None else {"datasets": _described(names, tokens, counts)}),
         "by_source": by_source,
-        "shards": writer.shards,
+        "shards": shards,
     }
     write_text(folder / MANIFEST_FILE, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
     statistics = RawShardStatistics(
-        shards=len(writer.shards),
-        tokens=tokens_held + writer.padding,
+        shards=len(shards),
+        tokens=tokens_held + padding,
         documents=documents_held,
         dtype=dtype,
         eos_id=eos_id,
@@ -210,19 +212,19 @@ def write_raw_shards(
         most_tokens_off_share=most_tokens_off_share(manifest),
     )
     if not cross_document_boundary:
-        statistics["padding_tokens"] = writer.padding
-        logger.info("%s", _said_padding(writer.padding, statistics["tokens"], len(writer.shards)))
+        statistics["padding_tokens"] = padding
+        logger.info("%s", _said_padding(padding, statistics["tokens"], len(shards)))
     if n_shards is not None:
         statistics["left_out"] = left_out
         logger.info(
             "left out behind %s shards: %s documents, %s tokens",
             *(f"{count:,}" for count in (n_shards, left_out["documents"], left_out["tokens"])),
         )
-    return Built(statistics, sha256={shard["name"]: shard["sha256"] for shard in writer.shards})
+    return Built(statistics, sha256={shard["name"]: shard["sha256"] for shard in shards})
 
 
 def _described(
-    names: Sequence[str], tokens: Sequence[Shards], counts: Mapping[tuple[str, int], StrandCount]
+    names: Sequence[str], tokens: Sequence[Shards], counts: Mapping[StrandName, StrandCount]
 ) -> list[dict[str, Any]]:
     """Return what each dataset is, by the number that it has in the rule of the order."""
     return [
@@ -271,134 +273,103 @@ def _too_few(n_shards: int, size: int, full: int, begun: int, padding: int) -> S
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """How shards are cut: ``whole``: at ends of documents; ``most``: shards at most."""
+class _ShardCut:
+    """A shard: the tokens [first, end) of all documents, and padding."""
 
-    size: int
-    dtype: np.dtype[Any]
+    number: int
+    first: int
+    end: int
+    padding: int
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.number)
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.first + self.padding
+
+
+def _cuts(strands: Strands, total: int, size: int, whole: bool, most: int | None) -> list[_ShardCut]:
+    """Cut all tokens into shards; ``whole``: at ends of documents; ``most``: shards at most."""
+    cuts: list[_ShardCut] = []
+    first = 0
+    while first < total and len(cuts) != most:
+        end = min(first + size, total)
+        if whole:
+            end = strands.before(end).tokens
+        padding = size - (end - first) if whole and end < total else 0  # the next document does not fit
+        cuts.append(_ShardCut(len(cuts), first, end, padding))
+        first = end
+    return cuts
+
+
+def _by_source(names: Iterable[StrandName], documents: np.ndarray, tokens: np.ndarray) -> dict[str, dict[str, int]]:
+    """Add up the documents and tokens of strands, (strands,) each, by source."""
+    by_source: dict[str, dict[str, int]] = {}
+    for (source, _), of_documents, of_tokens in zip(names, documents.tolist(), tokens.tolist(), strict=True):
+        held = by_source.setdefault(source, {"tokens": 0, "documents": 0})
+        held["tokens"] += of_tokens
+        held["documents"] += of_documents
+    return by_source
+
+
+@dataclass(frozen=True)
+class _WriteShard:
+    """Writes a shard; returns its SHA-256 and its number of EOS."""
+
+    folder: Path
+    strands: Strands
     eos_id: int
-    whole: bool
-    most: int | None
+    memory: int
 
-
-class _ShardWriter:
-    """Cuts flat ids into files of one size, and counts what is in each. A context manager.
-
-    Attributes:
-        tokens: of each strand, without padding, int64 (strands,).
-        documents: of each strand that begin in a shard, int64 (strands,).
-        is_cut: whether the last document continues behind the last shard.
-    """
-
-    def __init__(self, folder: Path, layout: _Layout, sources: Sequence[str]) -> None:
-        self.shards: list[dict[str, Any]] = []
-        self.tokens, self.documents = np.zeros(len(sources), np.int64), np.zeros(len(sources), np.int64)
-        self.padding, self.is_cut = 0, False
-        self._tokens = self._eos = self._padding = 0
-        self._folder, self._layout, self._sources = folder, layout, sources
-        self._size, self._dtype, self._eos_id = layout.size, layout.dtype, layout.eos_id
-        self._open: ExitStack | None = None
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    @property
-    def is_full(self) -> bool:
-        """Whether all shards that are wanted are written."""
-        return self._layout.most is not None and len(self.shards) == self._layout.most
-
-    @property
-    def begun_tokens(self) -> int:
-        """Tokens in the shard that is not full yet."""
-        return 0 if self._file is None else self._tokens
-
-    def write(self, ids: np.ndarray, ends: np.ndarray, strand_of: np.ndarray) -> None:
-        """Append documents: their ids, where each ends in them, and the number of the strand of each.
-
-        What is behind the last shard that is wanted is left out.
-        """
-        starts = np.concatenate([[0], ends[:-1]])
-        done = 0
-        while done < len(ids) and not self.is_full:
-            self._begun()
-            stop = min(len(ids), done + self._size - self._tokens)
-            if self._layout.whole:
-                fitting = int(np.searchsorted(ends, stop, "right"))
-                stop = max(done, int(ends[fitting - 1])) if fitting else done
-            self._append(ids[done:stop])
-            first, last = int(np.searchsorted(ends, done, "right")), int(np.searchsorted(starts, stop, "left"))
-            inside = np.minimum(ends[first:last], stop) - np.maximum(starts[first:last], done)
-            np.add.at(self._by_strand, strand_of[first:last], inside)
-            np.add.at(self.documents, strand_of[int(np.searchsorted(starts, done, "left")) : last], 1)
-            done = stop
-            if self._layout.whole and done < len(ids):  # the next document does not fit
-                self._pad()
-            if self._tokens == self._size:
-                self._finish()
-        self.is_cut = self.is_full and done < len(ids) and done not in starts
-
-    def _append(self, ids: np.ndarray) -> None:
-        piece = ids.astype(self._dtype, copy=False)
-        self._begun().write(piece.data)
-        self._digest.update(piece.data)
-        self._tokens += len(piece)
-        self._eos += int(np.count_nonzero(piece == self._eos_id))
-
-    def _pad(self) -> None:
-        """Fill the rest of the shard with EOS."""
-        self._padding = self._size - self._tokens
-        for start in range(0, self._padding, _PADDED_AT_ONCE):
-            self._append(np.full(min(_PADDED_AT_ONCE, self._padding - start), self._eos_id, self._dtype))
-        self.padding += self._padding
-
-    def _begun(self) -> BinaryIO:
-        if self._file is None:
-            self._open = ExitStack()
-            temporary = self._open.enter_context(atomic_file(self._path()))
-            self._file = self._open.enter_context(temporary.open("wb"))
-            self._digest = hashlib.sha256()
-            self._tokens = self._eos = self._padding = 0
-            self._by_strand = np.zeros(len(self._sources), np.int64)
-        return self._file
-
-    def _path(self) -> Path:
-        return self._folder / shard_name(len(self.shards))
-
-    def _finish(self) -> None:
-        assert self._open is not None
-        self._open.close()  # closes the file, then fsyncs and renames it
-        self._open = self._file = None
-        path, sha256 = self._path(), self._digest.hexdigest()
+    def __call__(self, cut: _ShardCut) -> tuple[str, int]:
+        path, digest, eos = self.folder / cut.name, hashlib.sha256(), 0
+        most = max(_LEAST_AT_ONCE, min(_MOST_BYTES, self.memory // 4) // self.strands.dtype.itemsize)
+        padding = (np.full(count, self.eos_id, self.strands.dtype) for count in _in_pieces(cut.padding, most))
+        with atomic_file(path) as temporary, temporary.open("wb") as file:
+            for piece in chain(self.strands.pieces(cut.first, cut.end, most), padding):
+                file.write(piece.data)
+                digest.update(piece.data)
+                eos += int(np.count_nonzero(piece == self.eos_id))
         _forget(path)
-        if (found := file_sha256(path)) != sha256:
+        if (found := file_sha256(path)) != digest.hexdigest():
             raise StreamError(
-                f"{path} has SHA-256 {found} when it is read again, {sha256} was written: the disk or its controller "
-                "does not give back what it got. Use another disk."
+                f"{path} has SHA-256 {found} when it is read again, {digest.hexdigest()} was written: the disk or its "
+                "controller does not give back what it got. Use another disk."
             )
-        self.tokens += self._by_strand
-        by_source: dict[str, int] = {}
-        for source, count in zip(self._sources, self._by_strand.tolist(), strict=True):
-            by_source[source] = by_source.get(source, 0) + count
-        self.shards.append(
-            {
-                "name": path.name,
-                "tokens": self._tokens,
-                "bytes": self._tokens * self._dtype.itemsize,
-                "sha256": sha256,
-                "eos_tokens": self._eos,
-                **({"padding_tokens": self._padding} if self._layout.whole else {}),
-                "tokens_by_source": by_source,
-            }
-        )
+        return digest.hexdigest(), eos
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if self._open is None:
-            return
-        if kind is None:
-            self._finish()
-        else:
-            self._open.__exit__(kind, error, trace)
+
+def _in_pieces(count: int, most: int) -> Iterator[int]:
+    for done in range(0, count, most):
+        yield min(most, count - done)
+
+
+def _written(
+    write: _WriteShard, cuts: Sequence[_ShardCut], sources: Sequence[str], whole: bool, ranges: RangeMap
+) -> Iterator[dict[str, Any]]:
+    """Write the shards, and remove the files of strands that all later ones do without; yield what is in each."""
+    strands, before = write.strands, np.zeros(len(sources), np.int64)
+    left = [deque(strand.parts) for strand in strands.strands]
+    for cut, (sha256, eos) in zip(cuts, ranges(write, cuts), strict=True):
+        _, until = strands.counts_at(cut.end)
+        by_source: dict[str, int] = {}
+        for source, count in zip(sources, (until - before).tolist(), strict=True):
+            by_source[source] = by_source.get(source, 0) + count
+        before = until
+        for parts, tokens in zip(left, until.tolist(), strict=True):
+            while parts and parts[0].end_token <= tokens:
+                parts.popleft().file.unlink()
+        yield {
+            "name": cut.name,
+            "tokens": cut.tokens,
+            "bytes": cut.tokens * strands.dtype.itemsize,
+            "sha256": sha256,
+            "eos_tokens": eos,
+            **({"padding_tokens": cut.padding} if whole else {}),
+            "tokens_by_source": by_source,
+        }
 
 
 def shard_name(number: int) -> str:
