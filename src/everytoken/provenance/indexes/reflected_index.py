@@ -51,7 +51,6 @@ def index_reflected_stream(
     Args:
         lengths: the documents of the stream, with ``token_length``.
         reflected: the stream; its arrays say where reflections are.
-        seq_length: with which it was made.
         seed: of the annotated stream, whose order it has.
 
     Raises:
