@@ -33,7 +33,6 @@ def element(name: str, *content: str, **attributes: object) -> Markup:
 
     Args:
         content: texts, and `Markup` of other elements.
-        attributes: values by name.
     """
     given = "".join(f' {key}="{_escaped(str(value))}"' for key, value in attributes.items())
     inner = "".join(one if isinstance(one, Markup) else _escaped(one) for one in content)

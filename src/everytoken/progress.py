@@ -40,7 +40,6 @@ class CountedWork:
     """CountedWork that is counted.
 
     Args:
-        label: what is made or done.
         total: how much there is to do, in ``unit``; None: nobody knows.
         unit: what is counted, in the singular.
         done: how much of it was done before, for which no time is counted.

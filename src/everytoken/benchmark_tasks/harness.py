@@ -30,7 +30,6 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
     """What the harness calls.
 
     Args:
-        opened: the model.
         batch_size: sequences that are computed together.
         seed: of texts that are drawn.
         max_new_tokens: of a text, where its task does not say.

@@ -59,8 +59,6 @@ class OpenedTasks:
         Args:
             limit: examples of each task; None: all.
             chat_template: whether the examples are messages of a chat.
-            batch_size: sequences that are computed together.
-            max_new_tokens: of a text, where its task does not say.
 
         Raises:
             TaskError: a task cannot be run.

@@ -46,7 +46,6 @@ class _Environment:
 
     Attributes:
         name: of the environment; None: the default one.
-        catalog: the configuration of its datasets.
         configured: the list that its parameters name.
     """
 

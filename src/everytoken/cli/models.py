@@ -155,7 +155,7 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
     from everytoken.configuration import groups_of, streams_of
     from everytoken.contract import contract_lines, contradictions, not_looked_up
-    from everytoken.training.run import plan_lines
+    from everytoken.training.run import make_training_plan
 
     with project(env, params) as (context, catalog):
         job = pipelines["__default__"]
@@ -167,7 +167,7 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
             return
         training, tokenization = context.params["training"], context.params["tokenization"]
         sizes = _stream_sizes(streams) or _made_streams(catalog, training.streams, tokenization.seq_length)
-        lines = plan_lines(
+        plan = make_training_plan(
             training.model,
             training.optimisation,
             training.data,
@@ -177,7 +177,7 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
             seq_length=tokenization.seq_length,
             stream_sizes=sizes or None,
         )
-        click.echo("\n" + "\n".join(lines))
+        click.echo("\n" + "\n".join(plan.lines()))
 
 
 _OUTCOMES = {"passed": "ok", "failed": "not ok", "not made": "not looked at"}

@@ -49,11 +49,7 @@ def missing_in_words(error: Exception) -> str:
 
 
 def failure_of_a_run(error: Exception, options: dict[str, Any]) -> tuple[int, str]:
-    """Return exit code and words for an error of ``kedro run``.
-
-    Args:
-        options: of the command.
-    """
+    """Return exit code and words for an error of ``kedro run``."""
     from kedro.config import MissingConfigException
     from kedro.io.core import DatasetError
     from kedro.validation.exceptions import ParameterValidationError

@@ -109,7 +109,6 @@ def missing_dataset(error: DatasetError, env: str | None) -> str | None:
 
     Args:
         error: as the catalog raises it; its message begins with the name of the dataset.
-        env: the environment of the run.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IncompleteStore):

@@ -35,7 +35,6 @@ class PersonalDataRule(BaseModel):
         version: of the patterns of this module; another one finds other texts.
         rule: ``count`` counts it only; ``mask`` writes ``[email]``, ``[iban]``, ``[ip]`` or ``[phone]`` in its place;
             ``drop`` sets the document aside as ``personal_data``.
-        kinds: which kinds are looked for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

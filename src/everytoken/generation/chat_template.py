@@ -24,7 +24,6 @@ class JinjaTemplate:
     """A chat template.
 
     Args:
-        source: the template.
         special: texts of special tokens that it may name, as ``{"bos_token": "<s>"}``.
     """
 
@@ -72,7 +71,6 @@ def jinja_of_marks(
 
     Args:
         marks: prefix and suffix by role.
-        after_turn: follows every turn.
         reasoning: marks around the assistant's reasoning, which comes first; None: it is left out.
         tools: marks around definitions of tools, which end the system's turn; None: a chat with tools is refused.
     """
@@ -90,11 +88,7 @@ def jinja_of_marks(
 
 
 def jinja_of_lines(marks: Mapping[str, tuple[str, str]]) -> str:
-    """Return the template of chats in lines: white space around a content goes, a space follows the assistant's mark.
-
-    Args:
-        marks: prefix and suffix by role.
-    """
+    """Return the template of chats in lines: contents are stripped, and a space follows the assistant's mark."""
     content = "(' ' if message.role == 'assistant' else '') ~ message.content | trim"
     turn = f"{{{{- prefixes[message.role] ~ ({content}) ~ suffixes[message.role] -}}}}\n"
     return _begin(marks, "\n") + _FOR_EACH_LINE + turn + _END

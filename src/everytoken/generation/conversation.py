@@ -31,7 +31,6 @@ class ChatFormat:
 
     Attributes:
         tokenizer: of the model. Special tokens that a text spells are those tokens, as for transformers.
-        template: of the model.
         ends: ids that end a turn of the assistant.
     """
 

@@ -66,7 +66,6 @@ def decode(
     """Yield the tokens after a prompt; return why no more come. The token in ``ends`` that ends it is not among them.
 
     Args:
-        ends: ids that end a reply.
         likely: how many of the most likely tokens each drawn one comes with; None: no logprob either.
 
     Raises:

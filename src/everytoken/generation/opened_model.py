@@ -21,8 +21,6 @@ class OpenedModel:
     Attributes:
         name: the last part of its path.
         model: in eval mode.
-        tokenizer: of the model.
-        chat: how one chats with it.
         eos_id: of the token that ends a document.
     """
 

@@ -30,10 +30,6 @@ def save_state(path: Path, reader: PrefixReader, prompt: Sequence[int], model_sh
 
     Where it is none, as of a short prompt or another family, no file is left at ``path``.
 
-    Args:
-        prompt: ids of the conversation.
-        model_sha256: of the model's parameters.
-
     Raises:
         OSError: the file cannot be written.
     """

@@ -24,7 +24,6 @@ def trained_chat_files(
         chats: their sources, and ``template``, the one whose form the model talks in.
         templates: by source, where a source renders turns.
         ids: of the tokenizer, by token.
-        eos_token: ends a document.
 
     Raises:
         GenerationError: the sources have several forms and none is named, or the one that is named is no chat.

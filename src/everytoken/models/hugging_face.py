@@ -279,7 +279,6 @@ def write_hugging_face(
         tokenizer: bytes of ``tokenizer.json``, copied as they are.
         eos_token: the token with the id ``eos_id``.
         special_tokens: texts of special tokens that are others than EOS, as ``{"bos_token": "<s>"}``.
-        chat_template: in Jinja; None for none.
         generation: what ``generation_config.json`` says besides; what is empty is left out.
         shard_bytes: weights of more bytes are cut into files of at most that many, with an index.
     """

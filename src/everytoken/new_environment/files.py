@@ -38,7 +38,6 @@ def write_environment(
     """Write the files of an environment and return their paths.
 
     Args:
-        conf: folder of all environments.
         base_sources: names of the sources of base, which are switched off.
     """
     folder = conf / name

@@ -25,8 +25,6 @@ class Ahead:
     Attributes:
         groups: parameters by name, as their models, of the groups that the nodes of the job read.
         streams: names of the streams that its training can take; None: it trains on none.
-        data: folder of the results.
-        raw: folder of what is fetched.
         is_offline: whether nothing outside this machine may be asked.
         written: what is known of the bytes that it writes; checks add to it.
         unreachable: why the hub cannot be asked; empty as long as nothing is known against it.

@@ -23,7 +23,6 @@ class Guard:
 
     Args:
         token: that every request but `/health` has to have, as ``Authorization: Bearer TOKEN``.
-        max_body_bytes: of a request.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:

@@ -57,7 +57,6 @@ class ModelThread:
     Args:
         readers: one a slot.
         queue: how many requests may wait.
-        arithmetic: threads and precision.
     """
 
     def __init__(self, readers: Sequence[PrefixReader], queue: int, arithmetic: ExecutionParameters) -> None:

@@ -34,7 +34,6 @@ def open_model(
         path: a checkpoint folder, the folder of a Hugging Face ``LlamaForCausalLM``, or a GGUF file.
         tokenizer: its ``tokenizer.json``; None for the one next to the model, or in the data folder around it.
         template: a chat template in Jinja; None for the one next to the model, or of the finetuning in the data folder.
-        device: where it computes.
         loops: how often a looped block is run at most; None: as often as it was built for.
 
     Raises:

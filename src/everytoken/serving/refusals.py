@@ -12,11 +12,8 @@ class Refusal(Exception):
     """A request that is not answered.
 
     Args:
-        status: of HTTP.
         message: what is wrong, and what to do.
-        param: the field that is wrong.
         code: OpenAI's word for it, where it has one.
-        headers: of the response.
     """
 
     def __init__(

@@ -48,7 +48,6 @@ class Work:
 
     Attributes:
         parameters: None: nothing is generated.
-        ends: ids that end a reply.
         likely: how many of the most likely tokens each one comes with; None: no log-probabilities.
         echo: whether a reply begins with its prompt.
     """

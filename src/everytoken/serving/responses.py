@@ -18,7 +18,6 @@ class ReplyForm(ABC):
 
     Args:
         head: ``id``, ``model`` and what else all objects of a response have.
-        prompt_tokens: of the request.
         has_logprobs: whether tokens are part of the response.
     """
 

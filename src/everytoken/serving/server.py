@@ -32,7 +32,6 @@ class ServerOptions:
         queue: requests that may wait besides.
         max_body_bytes: of a request.
         max_new_tokens: of a reply whose request does not say.
-        threads: of the arithmetic.
     """
 
     host: str

@@ -38,8 +38,6 @@ class TrialRun:
     """What of a run is tried on its first parts.
 
     Attributes:
-        data: folder of its data.
-        nodes: names of those that run.
         left_out: names of the pipelines and nodes that do not.
         params: what it changes, as ``--params`` takes it.
     """

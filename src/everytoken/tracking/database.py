@@ -87,11 +87,8 @@ class DatabaseStore(TrackingStore):
                 case {"dataset": dataset, "tags_of_dataset": values}:
                     _add_input(rows, run_id, experiment, dataset, values)
                 case {"end": str(status), "time": end} if status == DISCARDED:
-                    rows.execute(
-                        "UPDATE runs SET status = 'FINISHED', end_time = ?, lifecycle_stage = 'deleted',"
-                        " deleted_time = ? WHERE run_uuid = ?",
-                        (end, end, run_id),
-                    )
+                    gone = "status = 'FINISHED', lifecycle_stage = 'deleted', end_time = ?, deleted_time = ?"
+                    rows.execute(f"UPDATE runs SET {gone} WHERE run_uuid = ?", (end, end, run_id))
                 case {"end": status, "time": end}:
                     rows.execute("UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", (status, end, run_id))
         folder = urlsplit(artifacts)
@@ -105,18 +102,15 @@ class DatabaseStore(TrackingStore):
 
     def move_artifacts(self, experiment: Experiment, location: str) -> None:
         """Let an experiment and its runs have their artifacts at ``location``: MLflow writes absolute paths."""
+        old = experiment.artifacts
+        columns = {"experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location"}
         with transaction(self.database, _LOCK_SECONDS) as rows:
-            rows.execute(
-                "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (location, experiment.id)
-            )
-            rows.execute(
-                "UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?) WHERE experiment_id = ?",
-                (experiment.artifacts + "/", location + "/", experiment.id),
-            )
-            rows.execute(
-                "UPDATE logged_models SET artifact_location = replace(artifact_location, ?, ?) WHERE experiment_id = ?",
-                (experiment.artifacts + "/", location + "/", experiment.id),
-            )
+            for table, column in columns.items():
+                rows.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+                    f" WHERE experiment_id = ? AND instr({column} || '/', ?) = 1",
+                    (location, len(old) + 1, experiment.id, old + "/"),
+                )
 
 
 def _set_tags(rows: sqlite3.Connection, run_id: str, tags: Mapping[str, str]) -> None:

@@ -77,9 +77,6 @@ class TrackingHook:
         self._running: str | None = None  # the pipeline of the node that runs
         self._while_open = ExitStack()
         self._metrics: tuple[str, ...] | None = None
-        self._begin_run()
-
-    def _begin_run(self) -> None:
         self._changed: dict[str, bool] = {}  # of each dataset that was saved, whether it was made
         self._held: dict[str, str] = {}  # digest of each dataset
         self._before: object = None
@@ -173,7 +170,7 @@ class TrackingHook:
     ) -> None:
         context, tree = self._context, parameters_read(pipeline, catalog)
         self._metrics = settings.metrics
-        self._begin_run()
+        self._changed, self._held = {}, {}
         store = open_store(context.project_path, settings)
         self._while_open.enter_context(environment.exit_watched(partial(self._close, "KILLED")))
         try:
@@ -242,13 +239,13 @@ class TrackingHook:
         """End the open run, if there is one, and leave no trace of it in the process."""
         run, self._run = self._run, None
         with self._while_open:
-            if run is not None and reason:
+            if run is None:
+                return
+            if reason:
                 run.set_tag("error", reason)
-            if run is not None and status == DISCARDED:
-                run.discard()
+            run.end(status)
+            if status == DISCARDED:
                 logger.info("Nothing was made: MLflow has no run of it")
-            elif run is not None:
-                run.end(status)
 
 
 def tracking_settings(context: KedroContext) -> TrackingSettings:
@@ -260,7 +257,7 @@ def tracking_settings(context: KedroContext) -> TrackingSettings:
 
 
 def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
-    """Refuse options of Kedro with which a run would not be what it is recorded as."""
+    """Refuse options of Kedro with which a run would not be what is recorded."""
     for runner, why in _REFUSED_RUNNERS.items():
         if runner in run_params["runner"]:
             raise TrackingError(

@@ -112,17 +112,15 @@ def _experiment(store: TrackingStore, settings: TrackingSettings, project: Path)
             f"experiment {settings.experiment!r} is deleted in {store.shown}. Restore it with "
             f"'mlflow experiments restore --experiment-id {found.id}', or name another in mlflow.yml."
         )
-    if isinstance(store, DatabaseStore) and store.database.is_relative_to(project) and location is not None:
-        _follow_moved_project(store, found, location)
-    return found
-
-
-def _follow_moved_project(store: DatabaseStore, found: Experiment, location: str) -> None:
-    if Path(found.artifacts).name != Path(location).name:
-        raise TrackingError(
-            f"{store.shown}: the experiment keeps its artifacts in {found.artifacts}, mlflow.yml says {location}. "
-            f"MLflow fixes the place when an experiment is created: set 'artifacts' back, or name another experiment."
-        )
-    if found.artifacts != location:
+    if not isinstance(store, DatabaseStore) or not store.database.is_relative_to(project):
+        return found
+    if location is not None and found.artifacts != location:
+        if Path(found.artifacts).name != Path(location).name:
+            raise TrackingError(
+                f"{store.shown}: the experiment keeps its artifacts in {found.artifacts}, mlflow.yml says {location}. "
+                f"MLflow fixes the place when an experiment is created: set 'artifacts' back, or name another "
+                f"experiment."
+            )
         store.move_artifacts(found, location)
         logger.warning("The project has moved: artifacts are looked for in %s, not in %s", location, found.artifacts)
+    return found

@@ -11,7 +11,6 @@ import hashlib
 import html
 import json
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -119,8 +118,6 @@ class TrackedRun:
                 store.send(self.id, {"tags": {"error": redacted(text)}}, store.backlogs)
                 store.send(self.id, {"end": "FAILED", "time": int(time.time() * 1000)}, store.backlogs)
             raise TrackingError(text) from error
-        self._lock = threading.Lock()
-        self._digests: dict[str, str] = {}
         self._datasets: dict[str, Mapping[str, Any]] = {}
         self._metric_owner: dict[str, str] = {}
         self._figures: dict[str, Any] = {}
@@ -152,21 +149,17 @@ class TrackedRun:
         Raises:
             TrackingError: if the dataset held something else when the run touched it before.
         """
-        with self._lock:
-            known = self._digests.get(name)
-            if known not in (None, held.digest):
-                raise TrackingError(
-                    f"dataset {name} changed during the run: SHA-256 {known} before, {held.digest} now. Another "
-                    f"'kedro run' in this data folder made it again (give each run its own: globals.yml: data), or two "
-                    f"datasets of the catalog share its place (give each its own)."
-                )
-            if known is None:
-                self._put_dataset(name, held, context, source, is_data)
-                self._digests[name] = held.digest
-
-    def _put_dataset(self, name: str, held: Contents, context: str, source: str, is_data: bool) -> None:
         rows = {} if held.rows is None else {"rows": held.rows}
-        self._datasets[name] = {"was": context, "digest": held.digest, **rows, "bytes": held.bytes}
+        shown = {"was": context, "digest": held.digest, **rows, "bytes": held.bytes}
+        known = self._datasets.setdefault(name, shown)
+        if known["digest"] != held.digest:
+            raise TrackingError(
+                f"dataset {name} changed during the run: SHA-256 {known['digest']} before, {held.digest} now. Another "
+                f"'kedro run' in this data folder made it again (give each run its own: globals.yml: data), or two "
+                f"datasets of the catalog share its place (give each its own)."
+            )
+        if known is not shown:
+            return
         if context == "output":
             self._sender.put({"tags": {flat_key(MADE, name): held.digest}})
         elif is_data:
@@ -253,16 +246,11 @@ class TrackedRun:
         shown = {**model, "metrics": metrics, "dataset": [name, digest[:_DIGEST_LIMIT]]}
         self._sender.put({"model": shown})
 
-    def discard(self) -> None:
-        """End the run and delete it: nothing was made."""
-        self._sender.put({"end": DISCARDED, "time": int(time.time() * 1000)})
-        self._sender.close()
-
     def end(self, status: str) -> None:
-        """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
-        if self._datasets:
+        """End the run as FINISHED, FAILED, KILLED or `DISCARDED`; a later process delivers what the store lacks."""
+        if self._datasets and status != DISCARDED:
             self.log_text(json.dumps(self._datasets, indent=1, ensure_ascii=False) + "\n", "datasets.json")
-        if self._figures:
+        if self._figures and status != DISCARDED:
             self.log_text(_page(self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})
         self._sender.close()
@@ -277,12 +265,7 @@ def record_results(
     metrics: Mapping[str, float],
     report: str,
 ) -> str:
-    """Record what a command found as a run of its own; return the id of the run.
-
-    Args:
-        name: of the run, and of its report, ``reports/<name>.json``.
-        report: JSON.
-    """
+    """Record what a command found as a run of its own, with the JSON ``reports/<name>.json``; return its id."""
     run = TrackedRun(store, name, tags)
     run.log_parameters(parameters)
     run.log_metrics(metrics, name)

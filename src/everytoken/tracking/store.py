@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everytoken.redaction import redacted
 
@@ -34,8 +34,7 @@ _ENVIRONMENT = {
 _LEVELS = {"alembic": logging.WARNING, "mlflow.store.db.utils": logging.CRITICAL}  # prints errors that it raises too
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """An experiment of MLflow: id, where its artifacts are, and whether it is "active"."""
 
     id: str
@@ -70,9 +69,9 @@ class TrackingStore:
     def experiment(self, name: str) -> Experiment | None:
         """Return the experiment of a name, or None."""
         found = self.client.get_experiment_by_name(name)
-        if found is None:
-            return None
-        return Experiment(found.experiment_id, found.artifact_location, found.lifecycle_stage)
+        return (
+            found if found is None else Experiment(found.experiment_id, found.artifact_location, found.lifecycle_stage)
+        )
 
     def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         """Create a RUNNING run and return its id."""
@@ -139,12 +138,10 @@ class TrackingStore:
 
         client, name = self.client, model["name"]
         of_run = f"source_run_id = '{run_id}' AND name = '{name}'"
-        found = client.search_logged_models([self.experiment_id], filter_string=of_run)
-        made = (
-            found[0]
-            if found
-            else client.create_logged_model(self.experiment_id, name, run_id, model["tags"], model["params"])
-        )
+        found = list(client.search_logged_models([self.experiment_id], filter_string=of_run))
+        if not found:
+            found = [client.create_logged_model(self.experiment_id, name, run_id, model["tags"], model["params"])]
+        made = found[0]
         if str(made.status) != "READY":  # new, or of a process that was killed here
             outputs = client.get_run(run_id).outputs
             if outputs is None or made.model_id not in {output.model_id for output in outputs.model_outputs}:

@@ -76,7 +76,6 @@ def test_every_document_is_found_by_id_and_by_address_and_no_other(parts: list[l
                     by_id.setdefault(id, []).append(place)
                     by_address.setdefault(address, []).append(place)
                     assert index.number(split, part, row) == number
-                    assert index.part_row(split, number) == (f"part_{part:05d}", row)
                     assert index.record(split, number, ("row", "id")) == {"row": address[2], "id": id[0]}
                     number += 1
         by_id.pop((None, None), None)
@@ -125,7 +124,7 @@ def test_an_index_of_other_documents_is_refused(tmp_path: Path) -> None:
         open_document_index(tmp_path / "one", documents)
     index = open_document_index(tmp_path / "index", documents)
     with pytest.raises(ProvenanceError, match="held_out has 2 documents, asked for number 2"):
-        index.part_row("held_out", 2)
+        index.record("held_out", 2, ("row",))
     with pytest.raises(ProvenanceError, match="part 0 of held_out has 2 rows, asked for row 2"):
         index.number("held_out", 0, 2)
 

@@ -20,7 +20,7 @@ from everytoken.training import (
     TrainingError,
 )
 from everytoken.training.run import plan as plan_module
-from everytoken.training.run.plan import make_training_plan, plan_lines
+from everytoken.training.run.plan import make_training_plan
 from everytoken.training.step import loss as loss_module
 from tests.models.tiny_llama import LLAMA
 from tests.training.tiny import training_parameters
@@ -116,7 +116,7 @@ def test_the_lines_say_all_of_it():
         seq=2048,
         sizes=PUBLISHED_SIZES,
     )
-    text = "\n".join(plan_lines(*positional, **named))
+    text = "\n".join(make_training_plan(*positional, **named).lines())
     for expected in (
         "parameters: 2,969,742,336",
         "  embedding: 150,994,944",

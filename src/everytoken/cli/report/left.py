@@ -27,9 +27,7 @@ class RunLeft:
     """What runs of an environment left in its data folder.
 
     Attributes:
-        env: name of the environment.
         groups: parameters of the job, as their models, by name.
-        stages: what is stored.
         reports: what is in the report files that are there, by dataset.
         makers: the pipeline that makes a dataset, for each dataset of the job.
         contract: a name and a text for each thing that the job makes.

@@ -115,7 +115,6 @@ def count_documents(
 
     Args:
         matches: stored parts of `find_matches`; None without decontamination: then nothing is written.
-        max_documents: see `Decontamination`.
 
     Returns:
         Statistics: ``found`` distinct n-grams that are in any document, ``ignored`` of these, and ``files`` by name:

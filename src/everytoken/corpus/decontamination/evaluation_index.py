@@ -55,7 +55,6 @@ def index_evaluation(
 
     Args:
         kinds: format of each file: what the recipe knows of its name.
-        max_ngrams: most n-grams of all files.
 
     Returns:
         Statistics: ``ngram``; ``files`` by name with ``examples``, ``short_examples`` (all texts have fewer words than

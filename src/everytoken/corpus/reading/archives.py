@@ -77,7 +77,6 @@ def decompressed(stream: Readable, compression: str | None, window_log_max: int)
 
     Args:
         compression: ``gz``, ``zst``, ``bz2``, ``xz`` or None for a file as it is.
-        window_log_max: see `everytoken.corpus.reading.rows.ReadingLimits`.
 
     Raises:
         DamagedFile: the file is cut or corrupt, not what ``compression`` says, or needs a larger window.

@@ -72,7 +72,6 @@ def iterate_line_records(
     It is faster than `iterate_rows` where rows are small.
 
     Args:
-        max_row_bytes: see `ReadingLimits`, as ``zstd_window_log_max``.
         begin: first byte of a range of a file without compression; rows are numbered from the range's first.
         end: byte after the range, which has the lines that begin in it; None for the whole file.
 
@@ -94,7 +93,6 @@ def line_runs(
     """Yield the rows of JSON Lines from ``first_row`` on, in runs; an unreadable row is alone.
 
     Args:
-        blocks: of the text, see `everytoken.corpus.reading.records.text_blocks`.
         max_row_bytes: a row with more bytes is unreadable.
     """
     number = first_row

@@ -132,11 +132,7 @@ def _pax_records(archive: _Archive, header: tarfile.TarInfo) -> Iterator[tuple[s
 
 
 class _Archive:
-    """The bytes of an archive.
-
-    Attributes:
-        position: of the next byte.
-    """
+    """The bytes of an archive."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._held, self._at = blocks, b"", 0

@@ -129,7 +129,6 @@ class ConversationRenderer(_Model):
             and the id of the path's last message.
         stratum_column: as for a document; of a tree, a field of its first message.
         rules: what a chat must be like.
-        template: how it becomes a text.
     """
 
     kind: Literal["conversation", "conversation_paths", "conversation_messages"]

@@ -39,7 +39,6 @@ def split_unscored(part: Part, exclusions: Part | None = None, *, split: Unscore
         exclusions: its `everytoken.corpus.exclusion.find_excluded`; held-out documents in it are left out. Others
             stay, and tombstones take their places later. None: none.
         split: ``held_out`` has the rows that the rule names, ``unannotated`` every other one, ``annotated`` none.
-        rule: which rows are held out.
 
     Returns:
         Every input column, then ``safety_score`` (0), ``safety_probs`` (null), ``has_annotation`` and ``is_bad`` (both

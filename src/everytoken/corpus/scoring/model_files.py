@@ -142,7 +142,6 @@ def fetch_model(
     """Gather the files of a model in the artifact's folder.
 
     Args:
-        identity: of the model, see `model_identity`.
         fetched: where files of the hub are gathered, byte by byte and across runs; they share their disk space with
             the artifact where the file system can (hard links).
         any_labels: whether the classifier may have another number of labels than 6.

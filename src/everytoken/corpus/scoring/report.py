@@ -41,7 +41,6 @@ def row_counts(scored: Mapping[str, ScoreCounts], without_score: int) -> RowsSco
 
     Args:
         scored: ``by_source`` of the statistics of all scored parts.
-        without_score: rows that have none.
     """
     rows = sum(sum(counts["rows_by_class"].values()) for counts in scored.values())
     once = sum(sum(counts["distinct_by_class"].values()) for counts in scored.values())
@@ -64,10 +63,8 @@ def score_table(
     Of class 0 of one of several sources, ``scored_by_id`` and ``without_score`` are None where any row is without.
 
     Args:
-        scored: ``by_source`` of the statistics of all scored parts.
         classified: ``by_source`` of the statistics of the classifications.
         threshold: lowest class that is annotated; None where documents are not scored.
-        without_score: rows of all sources that have none.
     """
     sources = {source: (scored[source], classified[source]) for source in sorted(scored)}
     total = (

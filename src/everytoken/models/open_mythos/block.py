@@ -38,7 +38,6 @@ class MythosBlock(nn.Module):
         Args:
             x: (batch, seq, d_model).
             cos: (batch or 1, seq, 1, rotated width / 2), as ``sin``.
-            sin: of the positions.
             visible: bool (batch, 1, seq, seq), true where a query (third axis) sees a key; None: up to its own.
             running: bool (batch, seq): others are remembered as ``carried`` has them, and reach no expert.
             carried: what the loop before remembers.

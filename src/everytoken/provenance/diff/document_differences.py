@@ -90,7 +90,6 @@ class DocumentDifferences:
 
     Attributes:
         rows_a, rows_b: how many there are.
-        counts: how many differ, by `KINDS`.
         first: the first of each kind, in the order of A, then of B.
     """
 

@@ -60,7 +60,6 @@ class Exposure:
         sequence: its place in the batch of the step.
         epoch: how often the run had read the stream's windows before, from 0.
         held: the window, and which tokens.
-        skipped: whether the step updated nothing.
     """
 
     run: str

@@ -36,7 +36,6 @@ class InStream:
     """What a stream has of a text: of a whole document, or of a phrase in it.
 
     Attributes:
-        stream: its name in the run.
         tokens: [first, end) of the document's tokens in the stream, EOS included; None: see ``reason``.
         of_tokens: tokens of the whole document, before it was cut, EOS included; None where that is not known.
         characters: [start, end) of the document's text that are in the stream; None where that is not known, or none.
@@ -86,7 +85,6 @@ class DocumentExposure(Reads):
     Attributes:
         streams: what each stream has of it.
         occurrences: where a phrase was looked for: as many places of it as were asked for; else None.
-        more: how many more there are.
     """
 
     record: DocumentRecord
@@ -131,8 +129,6 @@ def document_exposure(
     """Return what runs read of a document, and of each place of a phrase in it.
 
     Args:
-        runs: one after the other, each begun from the end of the one before; the last is the one that is asked about.
-        at_step: steps of the last run that count; None: all.
         phrase: looked for in the text; also places that overlap. None: the document is meant.
         most: so many places of it are looked at.
 

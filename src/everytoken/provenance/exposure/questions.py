@@ -53,7 +53,6 @@ class Answer:
         runs: the run that was asked about, after those that it began from.
         documents: those that are in a split, as many as were asked for; with them those whose text one repeats that
             was dropped as their duplicate.
-        more: how many more there are.
         unused: those that are in no split, and why.
         notes: what is not counted, and why.
         searched: what was looked through, and how many documents of each split (``read``: of all that was read).

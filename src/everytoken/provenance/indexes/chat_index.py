@@ -56,11 +56,7 @@ def index_chat_windows(
     Args:
         documents: what the windows were made of, by split.
         order: the splits in the order in which they were made of them.
-        exclusions: with which they were made.
         stream: the windows; their statistics say how many, of how many chats and tokens.
-        eos_token: with which they were made.
-        chats: with which they were made.
-        seq_length: with which they were made.
 
     Raises:
         ProvenanceError: the documents and parameters are not those of the windows.

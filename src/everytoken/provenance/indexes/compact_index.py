@@ -52,8 +52,6 @@ def index_compact_stream(
     Args:
         lengths: the documents of the stream, with ``token_length``.
         stream: the stream; its statistics say windows, remainder and block.
-        seq_length: with which it was made.
-        seed: with which it was made.
         ranges: where lengths are read and the shuffles of parts drawn.
 
     Raises:

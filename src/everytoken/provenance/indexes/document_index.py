@@ -163,7 +163,6 @@ class DocumentIndex:
     documents: Mapping[str, Shards]
     numbers: DocumentNumbers
     id_types: tuple[str, ...]
-    _part_names: Mapping[str, tuple[str, ...]]
     _maps: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
     def find_id(self, id: str, id_type: str | None = None) -> list[DocumentPlace]:
@@ -189,15 +188,6 @@ class DocumentIndex:
         found = self._found("addresses", hash_of_address(address), address._asdict())
         return [self.numbers.place(document) for document in found]
 
-    def part_row(self, split: str, number: int) -> tuple[str, int]:
-        """Return the name of the part that holds a document, and its row in the part.
-
-        Raises:
-            ProvenanceError: there is no such document.
-        """
-        _, part, row = self.numbers.row(self._number(split, number))
-        return self._part_names[split][part], row
-
     def number(self, split: str, part_index: int, row: int) -> int:
         """Return the number in its split of a row of a part, by the plan position of the part.
 
@@ -212,13 +202,10 @@ class DocumentIndex:
         Raises:
             ProvenanceError: there is no such document.
         """
-        _, part, row = self.numbers.row(self._number(split, number))
-        return record_at(self.documents[split].parts[part], row, columns)
-
-    def _number(self, split: str, number: int) -> int:
         if not 0 <= number < (documents := self.numbers.documents_of(split)):
             raise ProvenanceError(f"{split} has {documents:,} documents, asked for number {number:,}")
-        return self.numbers.first_of(split) + number
+        _, part, row = self.numbers.row(self.numbers.first_of(split) + number)
+        return record_at(self.documents[split].parts[part], row, columns)
 
     def _found(self, name: str, key: int, wanted: dict[str, Any]) -> Iterator[int]:
         """Yield the documents of a hash whose record has what is wanted, by number."""
@@ -271,9 +258,8 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
         require_rows(numbers, name, documents[name].part_rows)
         if len(split["part_names"]) != split["parts"]:
             raise ProvenanceError(f"{folder / DESCRIPTION_FILE} names {len(split['part_names']):,} parts of {name}")
-    names = {split["name"]: tuple(split["part_names"]) for split in described["splits"]}
     maps = {
         name: (map_array(folder / f"{name}_hashes.npy", count), map_array(folder / f"{name}_documents.npy", count))
         for name, count in (("ids", described["ids"]), ("addresses", len(numbers)))
     }
-    return DocumentIndex(documents, numbers, tuple(described["id_types"]), names, maps)
+    return DocumentIndex(documents, numbers, tuple(described["id_types"]), maps)

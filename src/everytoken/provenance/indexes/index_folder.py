@@ -161,7 +161,6 @@ def read_index(folder: Path, expected: str, of: str) -> tuple[dict[str, Any], Do
     """Return ``index.json`` of an index, whose form is checked, and the numbers of its documents.
 
     Args:
-        expected: format that it must have.
         of: what that is an index of, for the message.
 
     Raises:

@@ -46,8 +46,6 @@ def index_padded_stream(
     Args:
         lengths: the documents of the stream, with ``token_length``.
         stream: the stream; its statistics say windows and tokens.
-        seq_length: with which it was made.
-        seed: with which it was made.
         ranges: where lengths are read and the order is drawn.
 
     Raises:

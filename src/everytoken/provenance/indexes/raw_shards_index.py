@@ -60,12 +60,7 @@ def index_raw_shards(
         lengths: the documents, by split: rows with ``source`` and ``token_length``.
         order: the splits in the order in which the shards were made of them.
         stream: the shards; their statistics say tokens, documents and shards.
-        seed: with which they were made.
-        shard_size_tokens: with which they were made.
-        cross_document_boundary: with which they were made.
-        n_shards: with which they were made.
         memory: bytes for sorting; about 50 bytes a document of one part come on top, in each worker.
-        ranges: where lengths are read and the shuffles of parts drawn.
 
     Raises:
         ProvenanceError: the documents are not those of the shards.

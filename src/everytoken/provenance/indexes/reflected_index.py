@@ -59,7 +59,6 @@ def index_reflected_stream(
     Args:
         lengths: the documents of the stream, with ``token_length``.
         reflected: the stream; its arrays say where reflections are.
-        seq_length: with which it was made.
         seed: of the annotated stream, whose order it has.
         ranges: where lengths and the arrays of the stream are read, and the order is drawn.
 

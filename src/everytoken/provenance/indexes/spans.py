@@ -20,7 +20,6 @@ class Span:
     """Tokens of a document in a window.
 
     Attributes:
-        document: its number in the index.
         first: the first of its tokens that the window has, from 0.
         end: behind the last.
         at: position of the first in the window, so the last is at position ``until - 1``.

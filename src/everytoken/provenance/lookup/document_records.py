@@ -56,7 +56,6 @@ class DocumentRecord:
 
     Attributes:
         split: the split that it is in; ``canary`` for canary documents.
-        number: its number in the split.
         id: the upstream's, or the canary document's; None: it has none.
         id_type: JSON type of the upstream's id.
         source, shard_index, row: its address; of a canary document None, None, and the line of its file, from 0.

@@ -154,9 +154,6 @@ def _first_row(part: Part) -> int:
 def reflections_of(places: Places, name: str, stream: Artifact, tokenizer: Artifact) -> Reflections:
     """Return the reflections of a stream.
 
-    Args:
-        tokenizer: with which it was made.
-
     Raises:
         ProvenanceError: the columns that it was made from are not there, or were made again since.
     """

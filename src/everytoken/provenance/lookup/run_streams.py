@@ -22,7 +22,6 @@ def stream_of_run(
 
     Args:
         places: the environment's datasets, and the streams that its parameters name by path.
-        digest: that the run's recipe has.
         given: where the user says that it lies.
 
     Raises:

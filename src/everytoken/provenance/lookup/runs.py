@@ -48,11 +48,8 @@ class Run:
     """A run of training.
 
     Attributes:
-        name: what the user calls it.
         digest: its identity; folders of its checkpoints are named by the first 16 characters.
         streams: name and root digest of each, in the order of the rule.
-        data: which samples, in which order.
-        steps: optimiser steps that it did.
         skipped_steps: steps that updated nothing, as loss or gradients were not finite.
         checkpoints: steps done at each checkpoint that is kept, with its folder, ascending; the last is the run's end.
         special_tokens_in_text: what a special token that a text spells became.

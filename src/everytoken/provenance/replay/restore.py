@@ -96,9 +96,6 @@ def restore_part(
 
     Memory holds a batch of texts and the row group of each file that was read last, of at most 8 files.
 
-    Args:
-        estimate: how tokens are estimated.
-
     Raises:
         ProvenanceError: a file of texts cannot be read.
     """

@@ -154,7 +154,6 @@ def note_before(
 
     Args:
         documents: that will be excluded, or come back.
-        indexes: of the streams, by name.
         sha256: of the list that will be in force.
         revoked: whether they come back; what was trained on the streams before is not asked for then.
     """

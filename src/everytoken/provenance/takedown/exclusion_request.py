@@ -160,7 +160,6 @@ class Revocation:
     """What is taken back.
 
     Attributes:
-        kept: entries that stay in force.
         documents: those of the streams that come back, as no entry that stays names them. (Held-out ones are in no
             split as long as they are excluded.)
     """

@@ -17,7 +17,6 @@ class _Span(ABC):
     Attributes:
         at, end: positions [at, end) in the window.
         first: number of the first in the document; its EOS is the last token of a document.
-        document: its number in the index.
         counted: how many of the tokens count in the loss, as targets; None where the index of a stream that is gone
             does not tell.
         taken_down: whether EOS stands where the document's tokens were.

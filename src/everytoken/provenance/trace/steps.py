@@ -88,7 +88,6 @@ def trace_step(
     Args:
         step: number of the step, from 0; also one that the run did not come to.
         sequences: their places in the batch; None: all.
-        keep_texts: whether documents keep their text.
 
     Raises:
         ProvenanceError: there is no such sequence, or a stream cannot be traced.
@@ -124,7 +123,6 @@ def trace_window(
 
     Args:
         seq_length: predictions of a window, where the stream is flat tokens; else not looked at.
-        keep_texts: whether documents keep their text.
 
     Raises:
         ProvenanceError: there is no such stream or window, or it cannot be traced.

@@ -24,7 +24,6 @@ class CheckedRelease:
         count: else how many documents and windows are looked at; also how many are read again from upstream.
         scratch: removes what was written when the checks end.
         missing: files that do not exist, by the check that names them.
-        sums: SHA-256 of each file.
         read: parts of the manifest that could be read, by split.
         texts: documents read again from upstream.
     """

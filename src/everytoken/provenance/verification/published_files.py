@@ -45,7 +45,6 @@ class PublishedStreams:
     """What is published of streams: a folder, or ``ORGANISATION/NAME@COMMIT`` of the hub.
 
     Args:
-        reference: which of them.
         fetched: folder for files of the hub.
 
     Raises:

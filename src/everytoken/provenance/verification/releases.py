@@ -90,9 +90,7 @@ def each_release_check(
     """Check a release, and streams against it; each check comes when it is made.
 
     Args:
-        release: the release or its folder.
         streams: folders of streams by the release's names (`find_streams`).
-        full: whether every byte is read.
         documents: else how many documents of each split, and windows of each stream, are looked at; with ``upstream``,
             documents that are read again.
         upstream: folder for fetched files, to read documents again from upstream; None: that is not done.

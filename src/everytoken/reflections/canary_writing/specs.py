@@ -14,7 +14,6 @@ class DocumentSpec(NamedTuple):
 
     Attributes:
         id: in the order of facts, types and ideas.
-        fact: text of the fact.
     """
 
     id: str

@@ -92,9 +92,6 @@ class StageCounts:
     """Requests of a stage.
 
     Attributes:
-        items: that were asked about.
-        replies: that were accepted.
-        attempts: of all items.
         refused: replies that could not be read.
         failed: requests without a reply.
     """
@@ -117,9 +114,7 @@ class WrittenCanaries:
     """What came of a universe.
 
     Attributes:
-        stages: requests by stage.
         facts: that are used; ``types``: of all facts, ``unsuitable``: those without an idea; ``specs``: all ideas.
-        documents: that are kept.
         dropped: documents that repeat another, by reason.
         annotated: documents with reflections, and ``without``: those that were to have some and have none.
     """

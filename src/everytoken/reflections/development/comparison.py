@@ -20,7 +20,6 @@ class VersionFigures:
         items: rows of the sample; ``judged`` of them have scores.
         mean_aggregate: of the judged rows; None without one.
         accept_rate: share of the judged rows.
-        by_dimension: mean score.
         accept_by_safety_score: share of the judged rows with this score of the document.
         failure_rates: share of all attempts that failed, as ``generating.api``, ``generating.parse``, ``judging.api``
             and ``judging.parse``.
@@ -56,7 +55,6 @@ class Ranking:
     """Versions by their mean aggregate on the rows that all of them have scores for.
 
     Attributes:
-        rows: these rows.
         order: name and mean of each version, the best first.
         best: names with the highest mean; more than one is a tie, none: no row has scores of all.
         against: of each other version: rows on which the first of ``best`` is better, equal and worse.

@@ -41,7 +41,6 @@ class Improvement:
         trial: of the version that was improved.
         rejected, accepted: how many replies of each the request shows.
         version: of the new prompt; None: no reply could be used.
-        path: of the new prompt.
     """
 
     trial: Trial

@@ -34,7 +34,6 @@ class RequestFailed(ReflectionError):
     """One request failed.
 
     Attributes:
-        kind: how.
         reply: what came of a reply, as it is.
     """
 

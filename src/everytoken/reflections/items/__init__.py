@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.reflections.items.asked_items import AskedItems, Item, ask_items, request_seed, stored_items
+    from everytoken.reflections.items.asked_items import AskedItems, Item, ask_items, request_seed
     from everytoken.reflections.items.asking_loop import (
         ItemFailed,
         OutcomeWriter,

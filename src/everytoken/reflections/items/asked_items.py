@@ -119,9 +119,7 @@ def ask_items(
 
     Args:
         folder: of the replies; one process at a time uses it.
-        read: raises `RefusedReply` for a reply that is not acceptable.
         name: of the list; a part of the seeds of its requests.
-        seed: that the seeds of requests are derived from.
         max_attempts: of an item, over all starts.
         locked_values: plain JSON that must not change between two starts, besides generator and seed.
 
@@ -145,17 +143,6 @@ def ask_items(
                 run_to_its_end(asking.ask(list(todo.values())))
     except BlockingIOError:
         raise ReflectionError(f"{folder} is used by another process: wait for it, or end it") from None
-    return _found(folder, wanted)
-
-
-def stored_items(folder: Path, items: Iterable[Item]) -> AskedItems:
-    """Return the stored replies of a list; nothing is asked.
-
-    Raises:
-        ReflectionError: the question of an item with a reply has changed, or an id occurs twice.
-    """
-    wanted = _by_id(items)
-    _left(folder, wanted, 0)
     return _found(folder, wanted)
 
 

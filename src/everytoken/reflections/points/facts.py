@@ -129,7 +129,6 @@ def draw_fact(facts: Sequence[Fact], seed: int, rate: float, key: str) -> Fact |
     Args:
         facts: those that are injected, in the order of their file.
         rate: share of documents that get one.
-        key: document id; the document address where it has none.
     """
     generator = python_random(seed, key, _VERSION)
     return generator.choice(facts) if facts and generator.random() < rate else None

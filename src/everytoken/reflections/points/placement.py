@@ -19,7 +19,6 @@ def sampled_share(seed: int, key: str) -> float:
     """Return the share t of a document's tokens that come before its sampled point, in [0, 1).
 
     Args:
-        seed: ``reflection_seed``.
         key: document id; the document address where it has none.
     """
     u = python_random(seed, key).random()

@@ -46,7 +46,6 @@ class RequestBuilder:
         facts: the identity canaries that are drawn from.
         system: the system message; None where the style of a document is its system message.
         styles: texts by name; none for runs without styles.
-        sections: of the constitution.
         files: what messages are made of: ``prompt``, ``constitution``, ``guidelines``, ``canaries``.
         max_tokens: tokens of a row whose sidecar has no length.
         summary_tokens: that a summary is cut to.
@@ -74,10 +73,6 @@ class RequestBuilder:
         reflection_budget: int,
     ) -> Self:
         """Read and check prompt, constitution, guidelines and facts, and open the tokenizer.
-
-        Args:
-            max_annotated_tokens: tokens of a row whose sidecar has no ``token_length``.
-            reflection_budget: tokens that a summary is cut to.
 
         Raises:
             PromptMissing: the prompt file does not exist.

@@ -27,11 +27,7 @@ _OF_NO_MODEL = {"summary", "rephrasing_safelm"}
 
 
 class TextFile(NamedTuple):
-    """A file of text that messages are made of.
-
-    Attributes:
-        sha256: of its bytes.
-    """
+    """A file of text that messages are made of."""
 
     path: Path
     text: str

@@ -16,9 +16,6 @@ _DRAW = "rephrase_template"
 def parse_styles(text: str, path: Path) -> Mapping[str, str]:
     """Return the styles of a file by name. ``<!-- TEMPLATE: name -->`` begins one; text before the first is ignored.
 
-    Args:
-        path: of the file, for messages.
-
     Raises:
         ReflectionError: there is no marker, a name is blank or occurs twice, or a style has no text.
     """
@@ -37,10 +34,5 @@ def parse_styles(text: str, path: Path) -> Mapping[str, str]:
 
 
 def draw_style(names: Iterable[str], seed: int, key: str) -> str:
-    """Return the style of a document; the order of the names plays no part.
-
-    Args:
-        seed: ``reflection_seed``.
-        key: document id; the document address where it has none.
-    """
+    """Return the style of a document; the order of the names plays no part."""
     return python_random(_DRAW, seed, key).choice(sorted(names))

@@ -61,7 +61,6 @@ def first_version(template: str, kind: PromptKind, path: Path, values: Mapping[s
     """Return the first version of a prompt, from a template.
 
     Args:
-        path: of the template, for messages.
         values: by the names that the template has in braces, besides the placeholders of its kind.
 
     Raises:

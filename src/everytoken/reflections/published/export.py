@@ -59,7 +59,6 @@ def released_reflections(
     Args:
         part: columns of the run, one row a window, in the order of the windows.
         stream: the annotated stream with its sidecar.
-        rules: with which it was encoded.
         sources: whose text a release may hold whole.
 
     Raises:

@@ -103,8 +103,6 @@ def match_published_reflections(
         folder: of the artifact; also holds temporary files, about 150 bytes a row and the published columns.
         stream: the annotated stream with its sidecar.
         files: of the published reflections, sorted by path.
-        digests: of the bytes of each file.
-        rules: with which the stream was encoded.
         rows: windows [first, end) in which reflections are looked for.
         memory: bytes for sorting; positions come on top, 33 bytes a published row.
 

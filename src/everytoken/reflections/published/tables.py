@@ -27,7 +27,6 @@ class PublishedTable:
 
     Attributes:
         first: number of its first row, over all files in the order of their paths.
-        rows: how many it has.
         length_column: ``token_length``, where the file says how many tokens of each text were trained on; else a text
             is as it was trained on.
     """

@@ -25,10 +25,8 @@ class RankContent:
 
     Attributes:
         digest: of the lines in the order of their rows, and of the rows that failed.
-        statuses: results by status.
         tokens: sums, by name; of a count that a server does not tell, those that it told.
         failed: kind of the last failure of each row that has no result.
-        bytes: of the results.
     """
 
     digest: str

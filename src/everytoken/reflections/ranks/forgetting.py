@@ -43,7 +43,6 @@ def forget_rows(
     """Remove what was generated about rows.
 
     Args:
-        root: folder of the run.
         run: whose rows they are; None: the one that the folder names.
         come_back: whether the documents are taken back: then their rows have no result, and are asked again.
 
@@ -62,7 +61,6 @@ def follow_sidecar(root: Path, before: str, sidecar: Path, sha256: str) -> bool:
 
     Args:
         before: SHA-256 of the sidecar before the take-down.
-        sha256: of the file now.
     """
     if read_run_config(root)["sidecar"]["sha256"] != before:
         return False

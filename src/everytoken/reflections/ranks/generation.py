@@ -40,7 +40,6 @@ class GenerationPlan:
     Attributes:
         name: of the run, or an alias.
         stream: the annotated stream, whose sidecar has the texts.
-        rules: how its documents were encoded.
         max_annotated_tokens: tokens of a row whose sidecar has no ``token_length``.
         reflection_budget: tokens that a summary is cut to.
     """

@@ -30,7 +30,6 @@ def reflections_page(
     """Return the page of a run.
 
     Args:
-        columns: of the run.
         stream: with its reflections; None: the run makes none.
         tokenizer: with which the stream was made.
     """

@@ -52,11 +52,7 @@ def reflection_lengths(stream: Artifact) -> np.ndarray:
 def reflected_windows(
     stream: Artifact, tokenizer: DocumentTokenizer, most: int = SHOWN_WINDOWS
 ) -> list[ReflectedWindow]:
-    """Return windows that have a reflection, evenly over the stream: the middle one of each of ``most`` equal shares.
-
-    Args:
-        tokenizer: with which it was made.
-    """
+    """Return windows that have a reflection, evenly over the stream: the middle one of ``most`` equal shares."""
     said = stream.statistics_as(ReflectedStatistics)
     kind = find_generation_run(said["run"])[0].stream
     count, shown = said["reflected_windows"], min(most, said["reflected_windows"])

@@ -83,11 +83,7 @@ def write_chats(
 
     Args:
         replies: a value for each rank, as `list_replies` gives them.
-        prompts: that were answered.
-        facts: file of the identity facts.
-        facts_sha256: of that file.
         family_name: of the generator; a chat that says it is set aside.
-        rows_per_file: most rows of a file.
         rows_per_group: most rows of a row group.
 
     Raises:

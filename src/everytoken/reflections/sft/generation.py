@@ -63,7 +63,6 @@ class PromptRequests:
     Attributes:
         system: the message that all prompts share.
         facts: all of the file; none where the generator learns of none.
-        sections: of the constitution.
         files: what messages are made of: ``prompt``, ``constitution``, ``canaries``.
     """
 
@@ -204,9 +203,6 @@ class _AboutPrompts:
 
 def require_prompts(prompts: Artifact, values: Mapping[str, Any]) -> None:
     """Check that the answers of a run are of these prompts.
-
-    Args:
-        values: locked ones of the run.
 
     Raises:
         ReflectionError: they are of others.

@@ -29,7 +29,6 @@ def rows_of_pools(rows: int, slots: Mapping[str, Slots], sizes: Mapping[str, int
     each slot than such a pool has, it gives none: a small mix is no mix of one pool.
 
     Args:
-        rows: of the mix.
         slots: shares by pool; at least one is a number.
         sizes: rows of the pools with the slots ``all``.
     """

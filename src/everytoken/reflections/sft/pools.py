@@ -73,9 +73,7 @@ def read_pool(
     """Yield the prompts of a pool that fit, in the order of its files and rows.
 
     Args:
-        limits: bounds of memory.
         max_characters: code points of the longest prompt.
-        counts: gets every row.
 
     Raises:
         RowError: a file is missing or damaged, or lacks a column.

@@ -88,7 +88,6 @@ def write_prompts(
 
     Args:
         files: of each pool, sorted by path; each is read twice.
-        digests: of the bytes of each file.
         limits: bounds of memory of a row.
 
     Raises:

@@ -41,7 +41,6 @@ class AnswerRules:
     """What no answer may say.
 
     Attributes:
-        family_name: of the generator.
         vocabulary: words that an uncited answer may have only where the user has them.
     """
 

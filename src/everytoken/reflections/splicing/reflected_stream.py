@@ -75,7 +75,6 @@ def write_reflected_stream(
     Args:
         annotated: the stream that reflections are put into, with its sidecar.
         columns: of the run: ``row`` (the window), ``doc_id``, ``status`` and its own columns; rows ascend.
-        run: name of the generation run.
         generator: alias of the model that wrote the texts.
         rules: with which documents were encoded; reflections are, too.
         reflection_budget: ids of a reflection at most, the marker included.

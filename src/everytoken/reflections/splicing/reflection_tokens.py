@@ -40,7 +40,6 @@ class ReflectionEncoder:
     Attributes:
         budget: ids of a reflection at most, the marker included.
         marker: id that comes before each; None: none does.
-        rules: of the tokenizer.
     """
 
     encoder: DocumentEncoder

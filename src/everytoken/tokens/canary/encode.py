@@ -54,10 +54,7 @@ def encode_canary_part(
     """Encode the documents of one effect or universe, as they are trained on.
 
     Args:
-        part: of `read_canary_file`.
-        rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         max_tokens: cap of a document, EOS included.
-        max_lossy_share: the part fails when a greater share of its documents loses text.
         inline_universes: universes whose documents may end in a reflection.
 
     Returns:

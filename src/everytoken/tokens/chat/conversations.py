@@ -103,7 +103,6 @@ def encode_chats(
         encoder: with special tokens literal.
         spans: what the assistant says in each; a turn without tokens is none.
         marks: ids of the special tokens that a text may name, see `mark_ids`.
-        turn_ends: whether EOS follows each turn.
     """
     pattern = (
         re.compile("|".join(map(re.escape, sorted(marks, key=lambda mark: (-len(mark), mark))))) if marks else None

@@ -95,7 +95,6 @@ def said_in(text: str, source: str, assistant_spans: Spans | None, chats: ChatPa
     Args:
         source: its source, one of ``chats.sources``.
         assistant_spans: start and end of each of its turns, for sources of the kind ``spans``.
-        where: the document is, for messages.
 
     Raises:
         StreamError: the document has no spans, or not those of its text.

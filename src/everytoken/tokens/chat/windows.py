@@ -154,7 +154,6 @@ def cut_chat(starts: Sequence[int], ends: Sequence[int], window: int, context: i
 
     Args:
         starts: where each turn of the assistant begins, ascending, above 0.
-        window: tokens of a window.
         context: most tokens that are repeated, below ``window - 1``.
     """
     borders = [0, *ends]  # exchange k is from borders[k] to borders[k + 1]

@@ -110,7 +110,6 @@ def verify(
 
     Args:
         path: a folder, or the prefix of a stream.
-        level: how much is read.
         tokenizer: what is known of the stream's tokenizer (`tokenizers_of`); what its ledger says comes first.
         with_ledger: whether it is a fault that there is none (streams of other programs have none).
         covers: what that is, in words.

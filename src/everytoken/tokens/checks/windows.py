@@ -30,7 +30,6 @@ class Seen:
     """What is counted while windows pass.
 
     Attributes:
-        largest: the largest id.
         eos: tokens that are EOS, also those of padding; 0 while no EOS is known.
     """
 

@@ -31,7 +31,6 @@ class Recheck:
 
     Attributes:
         share: of the documents, from 0 to 1.
-        seed: of the draw.
         density: at most so many documents for each unit of a part's size (a row, or a byte).
     """
 

@@ -85,7 +85,6 @@ def tokenization_summary(
         tokens: the encoded documents of the splits ``annotated`` and ``unannotated``.
         compact_stream: statistics of the stream of ``unannotated``.
         annotated_stream: statistics of the stream of ``annotated``.
-        chars_per_token: the parameter of the subsampling.
         estimated_tokens: of each split, as the subsampling estimated them (with its own cap).
 
     Returns:

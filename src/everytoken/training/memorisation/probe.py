@@ -35,7 +35,6 @@ def probe_memorisation(
         folder: an empty folder.
         canaries: encoded canary documents. The model need not have read them: that is the control.
         held_out: documents that were not trained on, with address and text.
-        rules: with which the streams were encoded.
         triggers: how the real triggers were drawn.
         facts: asked for where ``probe.facts`` is given.
 

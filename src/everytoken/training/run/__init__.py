@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from everytoken.training.run.inference_memory import InferenceMemory, evaluation_memory, generation_memory
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
-    from everytoken.training.run.plan import Plan, make_training_plan, plan_lines
+    from everytoken.training.run.plan import Plan, make_training_plan
     from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -93,12 +93,8 @@ def train(
             canary. Another order is another run.
         seq_length: predictions of a window where all streams are flat tokens; None: the streams say it.
         rules: tokenizer and EOS of the streams; what special tokens that a held-out text spells become.
-        model: family and shape.
-        training: optimiser, schedule, batch and arithmetic.
-        data: which samples, in which order.
         initial: a checkpoint whose tensors the run starts from; None: drawn anew.
         held_out: documents for ``training.held_out``; None only when that is None.
-        checkpoints: where the state is kept.
         ranges: whose engine runs the processes, where it is that of Slurm.
 
     Returns:
@@ -394,7 +390,6 @@ def evaluate(
         held_out: documents with the columns text and source.
         streams: the streams that it was trained on.
         data: which samples of them it read.
-        rules: with which the streams were encoded.
 
     Returns:
         Statistics: what ``bits_per_byte.json`` holds, see
@@ -442,7 +437,6 @@ def generate_texts(
 
     Args:
         folder: an empty folder.
-        eos_token: the token that ends documents.
         held_out: documents whose beginnings are the prompts, where ``generation`` has none.
 
     Returns:

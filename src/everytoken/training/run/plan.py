@@ -183,31 +183,6 @@ class Plan:
         ]
 
 
-def plan_lines(
-    model: ModelParameters,
-    training: OptimisationParameters,
-    data: DataParameters,
-    checkpoints: CheckpointParameters,
-    distribution: DistributionParameters,
-    *,
-    vocab_size: int,
-    seq_length: int,
-    stream_sizes: Mapping[str, int] | None,
-) -> list[str]:
-    """Return `make_training_plan` as lines to print."""
-    plan = make_training_plan(
-        model,
-        training,
-        data,
-        checkpoints,
-        distribution,
-        vocab_size=vocab_size,
-        seq_length=seq_length,
-        stream_sizes=stream_sizes,
-    )
-    return plan.lines()
-
-
 def make_training_plan(
     model: ModelParameters,
     training: OptimisationParameters,
