@@ -25,7 +25,7 @@ from everytoken.corpus.reading import (
 )
 from everytoken.text_to_stream.errors import FileError
 
-_BATCH_CHARACTERS = 1 << 18  # larger ones are slower
+_BATCH_CHARACTERS = 1 << 20  # with smaller ones reading and encoding push each other out of the cache more often
 _ZSTD_WINDOW_LOG_MAX = 31
 
 
