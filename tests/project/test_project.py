@@ -410,7 +410,13 @@ def test_importing_the_package_its_pipelines_and_kedro_help_are_light() -> None:
 def test_an_engine_imports_nothing_of_the_others() -> None:
     run = "from everytoken.shards import make_engine\nlist(make_engine('{}', 2).run(abs, [1, 2]))"
     for kind in ("inline", "processes"):
-        assert not {"submitit", "ray"} & _modules_loaded_by(run.format(kind))
+        assert not {"submitit", "ray", "fsspec", "s3fs"} & _modules_loaded_by(run.format(kind))
+
+
+def test_a_local_dataset_imports_nothing_of_storages() -> None:
+    run = "from everytoken.datasets import ShardStore, TokenStream\n"
+    run += "ShardStore(filepath='data/x', engine={'kind': 'inline'}).exists(), TokenStream(filepath='data/y').exists()"
+    assert not {"s3fs", "aiobotocore"} & _modules_loaded_by(run)
 
 
 def test_telemetry_is_off() -> None:

@@ -198,13 +198,20 @@ def preflight(env: str | None, offline: bool, params: dict[str, Any]) -> None:
     """
     from kedro.framework.project import pipelines
 
-    from everytoken.configuration import groups_of, streams_of
+    from everytoken.configuration import groups_of, read_credentials, streams_of
+    from everytoken.datasets import DatasetPaths
     from everytoken.preflight import Ahead, preflight_checks
 
     with project(env, params) as (context, catalog):
         job, places = pipelines["__default__"], context.config_loader["globals"]
+        paths = DatasetPaths(context.config_loader["catalog"], credentials=lambda: read_credentials(Path("conf"), env))
         ahead = Ahead(
-            groups_of(job, catalog), streams_of(job), Path(places["data"]), Path(places["raw"]), is_offline=offline
+            groups_of(job, catalog),
+            streams_of(job),
+            Path(places["data"]),
+            Path(places["raw"]),
+            is_offline=offline,
+            remote={name: paths.place(name) for name in sorted(job.datasets()) if paths.is_remote(name)},
         )
         counted = dict.fromkeys(_OUTCOMES, 0)
         for check in preflight_checks(ahead):

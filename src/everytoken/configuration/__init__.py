@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ReplayHook,
         ResultsPlace,
         SystemErrorHook,
+        require_local,
         results_in,
     )
     from everytoken.configuration.missing import MissingInputsHook

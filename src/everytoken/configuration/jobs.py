@@ -41,11 +41,11 @@ from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read
 from everytoken.configuration.viz_files import EVENTS_FILE, is_of_viz, viz_file
 from everytoken.locks import TRUST_VARIABLE
 from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
-from everytoken.redaction import Redaction, SecretError, require_no_secrets
+from everytoken.redaction import Redaction, SecretError, is_url, require_no_secrets
 from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
 from everytoken.tagged_unions import with_whole_families
-from everytoken.tokens.streams import STREAM_KINDS
+from everytoken.tokens.streams import STREAM_KINDS, WHEN_MADE
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases import Release
@@ -85,6 +85,19 @@ def results_in(place: ResultsPlace) -> Iterator[None]:
         _results.reset(token)
 
 
+def require_local(catalog: Mapping[str, Any]) -> None:
+    """Check that another data folder is another place for all data.
+
+    Raises:
+        ConfigurationError: a dataset is behind a URL, and would be made in the place of the one that is there.
+    """
+    if remote := [name for name, entry in catalog.items() if is_url(str(entry.get("filepath", "")))]:
+        raise ConfigurationError(
+            f"{', '.join(remote)} of this environment are behind URLs, and would be replaced: a trial or a sweep has "
+            "data folders of its own. Give them local paths in an environment with the same parameters, and try that"
+        )
+
+
 class JobConfigLoader(OmegaConfigLoader):
     """Loads an environment, with the parameters that its job and its data folder decide.
 
@@ -112,6 +125,8 @@ class JobConfigLoader(OmegaConfigLoader):
                 return plain
         if key != "parameters" or key in self:
             found: dict[str, Any] = super().__getitem__(key)
+            if key == "catalog" and self._results is not None:
+                require_local(found)
             return found
         return self._with_list_in_force(self._parameters_of_job())
 
@@ -303,6 +318,23 @@ class JobContext(KedroContext):
         return found
 
 
+def _require_same_places(pipeline: Pipeline, catalog: CatalogProtocol[Any, Any]) -> None:
+    """Check that what is read when it is made is read where it is made.
+
+    Raises:
+        ConfigurationError: an entry was given another place, and the one that reads it was not.
+    """
+    for name in sorted(name for name in pipeline.inputs() if name.endswith(WHEN_MADE)):
+        made = name.removesuffix(WHEN_MADE)
+        pair: list[Any] = [catalog.get(made), catalog.get(name)]
+        places = [str(dataset._describe().get("filepath")) for dataset in pair]
+        if places[0] != places[1]:
+            raise ConfigurationError(
+                f"the catalog makes {made} in {places[0]} and reads it from {places[1]}: give the dataset in {name} "
+                "the same filepath, cache and credentials"
+            )
+
+
 class ConfigurationHook:
     """Checks ``globals.yml`` and the names of parameters when a command loads the project; and exclusions in a run."""
 
@@ -340,6 +372,7 @@ class ConfigurationHook:
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
         """Put the list of excluded documents that this run is given in force: later runs keep it."""
+        _require_same_places(pipeline, catalog)
         listed = catalog.load(_SUBSAMPLING).exclude if any(map(_finds_excluded, pipeline.nodes)) else None
         if listed is not None:
             from everytoken.provenance.takedown import LISTS_FOLDER, remember

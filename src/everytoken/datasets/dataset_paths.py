@@ -70,23 +70,30 @@ class DatasetPaths(Mapping[str, Path]):
     def __getitem__(self, name: str) -> Path:
         if name in self._paths:
             return self._paths[name]
+        if self.is_remote(name):
+            if name not in self._views:
+                self._views[name] = local_view(*self.place(name))
+            return self._views[name]
         factory, values = self._factory_of(name)
-        entry: Mapping[str, Any] = self._remote.get(name, self._factories.get(factory, {}))
-        if "filepath" not in entry:
+        if "filepath" not in (entry := self._factories.get(factory, {})):
             raise KeyError(name)
-        place = str(entry["filepath"]).format_map(values)
-        if not is_url(place):
-            return self._folder / place
-        if name not in self._views:
-            self._views[name] = local_view(*self._access(name, place, entry))
-        return self._views[name]
+        return self._folder / str(entry["filepath"]).format_map(values)
 
     def is_remote(self, name: str) -> bool:
         """Return whether a dataset is behind a URL."""
         return name in self._remote or self._factory_of(name)[0] in self._remote
 
+    def place(self, name: str) -> tuple[str, FileCache]:
+        """Return URL and cache of a dataset behind a URL, whose credentials are known from now on.
+
+        Raises:
+            ShardsError: its entry has no cache, or credentials that nobody has.
+        """
+        factory, values = self._factory_of(name)
+        entry = self._remote[name if name in self._remote else factory]
+        return self._access(name, str(entry["filepath"]).format_map(values), entry)
+
     def _access(self, name: str, url: str, entry: Mapping[str, Any]) -> tuple[str, FileCache]:
-        """Return URL and cache of a dataset, whose credentials are known from now on."""
         credentials = None
         if self._credentials is not None and (named := entry.get("credentials")) is not None:
             credentials = self._credentials().get(named)

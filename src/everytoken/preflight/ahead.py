@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everytoken.checks import NotMadeError
+from everytoken.shards.remote import FileCache
 
 
 class BytesAhead(NamedTuple):
@@ -25,6 +26,7 @@ class Ahead:
     Attributes:
         groups: parameters by name, as their models, of the groups that the nodes of the job read.
         streams: names of the streams that its training can take; None: it trains on none.
+        remote: URL and cache of the datasets of the job that are behind URLs, by name.
         is_offline: whether nothing outside this machine may be asked.
         written: what is known of the bytes that it writes; checks add to it.
         unreachable: why the hub cannot be asked; empty as long as nothing is known against it.
@@ -35,6 +37,7 @@ class Ahead:
     data: Path
     raw: Path
     is_offline: bool
+    remote: Mapping[str, tuple[str, FileCache]] = field(default_factory=dict)
     written: list[BytesAhead] = field(default_factory=list)
     unreachable: str = ""
 

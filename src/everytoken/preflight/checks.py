@@ -32,6 +32,7 @@ from everytoken.reflections import (
     ReflectionError,
     ServerGenerator,
 )
+from everytoken.shards import ShardsError
 from everytoken.tokens import TokensError
 from everytoken.training import DistributionParameters, TrainingError
 from everytoken.training.run import make_training_plan
@@ -45,6 +46,7 @@ _FAULTS = (
     TrainingError,
     Faults,
     Mismatch,
+    ShardsError,
     OSError,
 )
 _OfModel = Callable[[Any, Ahead], Found | None]
@@ -86,6 +88,13 @@ def _listed(found: list[tuple[str, BaseModel]], ahead: Ahead) -> Iterator[_Liste
     folders = {"data": ahead.data, "raw": ahead.raw, "TMPDIR": Path(machine.tempfile.gettempdir())}
     for name, folder in folders.items():
         yield name, [("writable", partial(machine.writable, folder)), ("locks", partial(machine.keeps_locks, folder))]
+    for folder in dict.fromkeys(cache.folder for _, cache in ahead.remote.values()):
+        yield (
+            f"cache {folder}",
+            [("writable", partial(machine.writable, folder)), ("locks", partial(machine.keeps_locks, folder))],
+        )
+    for name, place in ahead.remote.items():
+        yield name, [("storage", partial(upstreams.storage, place))]
     if any(isinstance(model, _ON_THE_HUB) for _, model in found):
         yield upstreams.HUB, [("account", partial(upstreams.hub_account, None))]
     for path, model in found:

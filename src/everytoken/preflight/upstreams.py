@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 
 from everytoken.checks import NotMadeError
 from everytoken.contract import try_given_tokenizer
@@ -26,6 +28,8 @@ from everytoken.preflight.ahead import Ahead, BytesAhead
 from everytoken.redaction import is_url
 from everytoken.reflections import EmbeddedGenerator, OpenAiGenerator, ServerGenerator
 from everytoken.reflections.generators import api_key, served_model
+from everytoken.shards import LEDGER_FILE, value_digest
+from everytoken.shards.remote import FileCache, RemoteFolder, object_name
 
 HUB = "the hub"
 _NOT_LOOKED_UP = "its revision is ???, see the parameters"
@@ -40,6 +44,17 @@ def hub_account(_: object, ahead: Ahead) -> str:
         ahead.unreachable = HUB
         raise
     return "it answers; HF_TOKEN is not set, or not asked for" if name is None else f"HF_TOKEN is of the account {name}"
+
+
+def storage(place: tuple[str, FileCache], ahead: Ahead) -> str:
+    """Read the ledger behind a URL, and write and delete a small object there."""
+    ahead.require_network()
+    objects = RemoteFolder(*place).objects
+    found = objects.read(LEDGER_FILE)
+    name = object_name("preflight", value_digest([os.getpid(), time.time_ns()]))
+    objects.replace(name, b"", None)
+    objects.delete([name])
+    return f"{objects.shown} can be read and written, and {'is not made yet' if found is None else 'is there'}"
 
 
 def upstream_files(upstream: Upstream, ahead: Ahead, path: str) -> str:

@@ -12,6 +12,7 @@ import yaml
 
 from tests.s3_server import KEY, SECRET, S3Server
 from tests.test_run import Project, made
+from tests.warm_kedro import run_everytoken
 
 STAGES = "ingestion,annotation,subsampling,tokenization"
 ENTRY = {
@@ -95,3 +96,27 @@ def test_questions_about_parts_in_a_bucket_have_the_answers_of_local_ones(
         asked = [one.everytoken(*question, "--env", "test").replace(str(one.folder), "") for one in (project, local)]
         assert asked[0] == asked[1]
     assert "annotated_documents" in project.everytoken("verify", "--env", "test")
+
+
+@pytest.mark.slow
+def test_a_job_in_a_bucket_is_looked_at_before_it_begins_and_never_tried_in_it(
+    bucket: Any, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    project = Project(tmp_path / "project")
+    in_bucket(project, server.address, ENGINES["inline"])
+
+    def told(*arguments: str) -> str:
+        done = run_everytoken(arguments, folder=project.folder, environment=project.environment({}), timeout=300)
+        assert SECRET not in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    said = told("preflight", "--env", "test")
+    assert "ok             documents  storage: s3://corpora/documents can be read and written, and is not made" in said
+    assert "data/cache  locks" in said and bucket.find("corpora") == []
+    assert "would be replaced: a trial or a sweep has" in told("submit-test", "--env", "test", "--wait")
+    catalog = project.folder / "conf/test/catalog.yml"
+    catalog.write_text(catalog.read_text().replace("corpora/documents", "nowhere/documents"))
+    said = told("preflight", "--env", "test")
+    assert "not ok         documents  storage: s3://nowhere/documents: there is no such bucket" in said

@@ -137,13 +137,14 @@ def submission_submit_test(env: str | None, pipelines: str, params: str, wait: b
       everytoken status --env test --test
     """
     from everytoken.cli.submission.trial import plan_trial, trial_params
-    from everytoken.configuration import groups_of, streams_of
+    from everytoken.configuration import groups_of, require_local, streams_of
     from everytoken.contract import require_consistent
     from everytoken.submission import RunOrder
 
     asked, command = _known(pipelines), click.get_current_context()
     (option,) = [one for one in command.command.params if one.name == "params"]
     with project(env, given_parameters(command, option, params)) as (context, catalog):
+        require_local(context.config_loader["catalog"])
         place, (whole, _) = _place_in(context, env), _asked_and_job(asked)
         require_consistent(groups_of(whole, catalog), streams_of(whole))
         read = parts or (1 if place.queue is None else place.queue.options.parts_per_job)

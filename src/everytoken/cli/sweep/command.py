@@ -114,11 +114,12 @@ def _plans(env: str | None, file: Path, points: list[GridPoint]) -> _Plans:
     from everytoken import __version__
     from everytoken.cli.sweep.grid import require_known
     from everytoken.cli.sweep.points import parameters_digest
-    from everytoken.configuration import groups_of, parameters_in_words, streams_of
+    from everytoken.configuration import groups_of, parameters_in_words, require_local, streams_of
     from everytoken.contract import contradictions
 
     with project(env) as (context, _):
         loader = context.config_loader
+        require_local(loader["catalog"])
         data, known = Path(loader["globals"]["data"]), loader["parameters"]
         stores = _stores(pipelines["__default__"], loader["catalog"], data)
     digests = {}

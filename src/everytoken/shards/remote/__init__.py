@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from everytoken.shards.remote.blocked_arrays import BlockedArray, map_npy, map_values
     from everytoken.shards.remote.blocks import bring_whole, forget_mapped
     from everytoken.shards.remote.cache import CacheSettings, FileCache
-    from everytoken.shards.remote.files import RemoteFolder, names_below
+    from everytoken.shards.remote.files import RemoteFolder, names_below, object_name
     from everytoken.shards.remote.folders import REQUEST_BYTES, Changed, StorageError
     from everytoken.shards.remote.remote_artifacts import RemoteArtifact, RemoteArtifactStore
     from everytoken.shards.remote.remote_stores import RemoteStore
