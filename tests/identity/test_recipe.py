@@ -234,7 +234,7 @@ def test_a_value_recorded_by_field_is_recorded_as_the_parameters_that_it_took_th
 
 
 def test_stored_data_in_a_value_recorded_by_field_is_locked_and_verified_like_any_other() -> None:
-    artifact = SimpleNamespace(verify=lambda: None, folder=Path("made"))
+    artifact = SimpleNamespace(verify=lambda: None, is_made=True)
     assert list(stored_in([Together(0.5, artifact)])) == [artifact]
 
 

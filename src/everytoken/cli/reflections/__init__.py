@@ -7,16 +7,20 @@ from everytoken.cli.reflections.run_commands import (
     chosen_ranks,
     progress_lines,
     reflections,
+    start_ranks,
 )
-from everytoken.cli.reflections.run_project import ENV_OPTION, PARAMS_OPTION
+from everytoken.cli.reflections.run_project import ENV_OPTION, PARAMS_OPTION, RanksProject, opened_project
 
 __all__ = [
     "ENV_OPTION",
     "PARAMS_OPTION",
     "RANKS_OPTION",
     "WAIT_OPTION",
+    "RanksProject",
     "chosen_ranks",
+    "opened_project",
     "progress_lines",
     "prompts",
     "reflections",
+    "start_ranks",
 ]

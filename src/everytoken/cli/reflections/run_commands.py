@@ -14,6 +14,7 @@ from everytoken.cli.reflections.run_project import (
     ENV_OPTION,
     PARAMS_OPTION,
     RUN_OPTION,
+    RanksProject,
     RunProject,
     annotated_dataset,
     opened_run,
@@ -125,7 +126,8 @@ def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: st
     """
     from everytoken.reflections.ranks import submit
 
-    _start(submit, name, env, params, ranks, wait)
+    with opened_run(name, env, params) as opened:
+        start_ranks(submit, opened, ranks, wait)
 
 
 @reflections.command("rerun")
@@ -142,25 +144,19 @@ def rerun_command(name: str, env: str | None, params: dict[str, Any], ranks: str
     """
     from everytoken.reflections.ranks import rerun
 
-    _start(rerun, name, env, params, ranks, wait)
-
-
-def _start(
-    verb: Callable[..., list[RankFolder]],
-    name: str,
-    env: str | None,
-    params: dict[str, Any],
-    ranks: str | None,
-    wait: bool,
-) -> None:
     with opened_run(name, env, params) as opened:
-        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
-        if not started:
-            click.echo("nothing to do: all ranks are complete")
-        elif wait:
-            click.echo("\n".join(progress_lines(_progress(opened))))
-        else:
-            click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
+        start_ranks(rerun, opened, ranks, wait)
+
+
+def start_ranks(verb: Callable[..., list[RankFolder]], opened: RanksProject, ranks: str | None, wait: bool) -> None:
+    """Submit ranks, all or those that ``0-3,7`` names, and say what became of them."""
+    started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
+    if not started:
+        click.echo("nothing to do: all ranks are complete")
+    elif wait:
+        click.echo("\n".join(progress_lines(_progress(opened))))
+    else:
+        click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
 
 
 @reflections.command("status")
@@ -178,7 +174,7 @@ def status_command(name: str, env: str | None, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(progress_lines(found)))
 
 
-def _progress(opened: RunProject) -> RunProgress:
+def _progress(opened: RanksProject) -> RunProgress:
     from everytoken.reflections.ranks import progress_of
 
     return progress_of(opened.root)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,33 @@ def annotated_dataset() -> str:
 
 
 @dataclass(frozen=True)
-class RunProject:
-    """The project, with what the commands need of it."""
+class RanksProject(ABC):
+    """A project, and the ranks that commands start and follow."""
 
     context: Any
     catalog: Any
+
+    @property
+    @abstractmethod
+    def root(self) -> Path:
+        """Folder of the ranks."""
+
+    @property
+    def at_once(self) -> int:
+        """Ranks that are made at a time: the workers of the engine."""
+        from everytoken.shards import processes_of
+
+        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
+
+    @abstractmethod
+    def plan(self) -> Any:
+        """Return what the ranks ask, as the node of the pipeline plans it."""
+
+
+@dataclass(frozen=True)
+class RunProject(RanksProject):
+    """The project of one generation run."""
+
     name: str
 
     @property
@@ -56,13 +79,6 @@ class RunProject:
     def data(self) -> Path:
         """Folder of the data of the environment."""
         return Path(self.context.config_loader["globals"]["data"])
-
-    @property
-    def at_once(self) -> int:
-        """Ranks that are made at a time: the workers of the engine."""
-        from everytoken.shards import processes_of
-
-        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
 
     def plan(self) -> GenerationPlan:
         """Return the run as the node of its pipeline plans it."""
@@ -86,21 +102,30 @@ class RunProject:
 @contextmanager
 def opened_run(name: str, env: str | None, given: dict[str, Any] | None = None) -> Iterator[RunProject]:
     """Give the project; the commands that its errors name get the options of this one."""
+    with opened_project(env, given, lambda message: with_options(message, name, env)) as (context, catalog):
+        yield RunProject(context, catalog, name)
+
+
+@contextmanager
+def opened_project(
+    env: str | None, given: dict[str, Any] | None, completed: Callable[[str], str]
+) -> Iterator[tuple[Any, Any]]:
+    """Give context and catalog; ``completed`` gives the commands in the messages of errors their options."""
     from kedro.io.core import DatasetError
 
     from everytoken.configuration import missing_dataset
 
     try:
-        with project(env, given) as (context, catalog):
-            yield RunProject(context, catalog, name)
+        with project(env, given) as opened:
+            yield opened
     except click.ClickException as error:
-        error.message = with_options(error.message, name, env)  # type: ignore[misc]
+        error.message = completed(error.message)  # type: ignore[misc]
         raise
     except Exception as error:
         if not isinstance(error, known_errors()):
             raise
         missing = missing_dataset(error, env) if isinstance(error, DatasetError) else None
-        raise click.ClickException(with_options(missing or str(cause_of(error)), name, env)) from error
+        raise click.ClickException(completed(missing or str(cause_of(error)))) from error
 
 
 def with_options(message: str, name: str, env: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everytoken.cli.listing import ListedCommands
-from everytoken.cli.project import cause_of, known_errors, project
 from everytoken.cli.reflections import (
     ENV_OPTION,
     PARAMS_OPTION,
     RANKS_OPTION,
     WAIT_OPTION,
+    RanksProject,
     chosen_ranks,
+    opened_project,
     progress_lines,
+    start_ranks,
 )
 
 if TYPE_CHECKING:
-    from everytoken.reflections.ranks import RankFolder
     from everytoken.reflections.sft import SftPlan
     from everytoken.shards import Artifact
 
@@ -42,11 +43,8 @@ def sft() -> None:
 
 
 @dataclass(frozen=True)
-class _Project:
-    """The project, with what the commands need of it."""
-
-    context: Any
-    catalog: Any
+class _Project(RanksProject):
+    """The project, and the ranks of its answers."""
 
     @property
     def root(self) -> Path:
@@ -54,13 +52,6 @@ class _Project:
         from everytoken.datasets import DatasetPaths
 
         return DatasetPaths(self.context.config_loader["catalog"])["sft_replies"]
-
-    @property
-    def at_once(self) -> int:
-        """Ranks that are made at a time: the workers of the engine."""
-        from everytoken.shards import processes_of
-
-        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
 
     def prompts(self) -> Artifact:
         """Return the prompts that were drawn."""
@@ -79,16 +70,8 @@ class _Project:
 @contextmanager
 def _opened(env: str | None, given: dict[str, Any] | None = None) -> Iterator[_Project]:
     """Give the project; the commands that its errors name get the options of this one."""
-    try:
-        with project(env, given) as (context, catalog):
-            yield _Project(context, catalog)
-    except click.ClickException as error:
-        error.message = _with_options(error.message, env)  # type: ignore[misc]
-        raise
-    except Exception as error:
-        if not isinstance(error, known_errors()):
-            raise
-        raise click.ClickException(_with_options(str(cause_of(error)), env)) from error
+    with opened_project(env, given, lambda message: _with_options(message, env)) as (context, catalog):
+        yield _Project(context, catalog)
 
 
 def _with_options(message: str, env: str | None) -> str:
@@ -135,7 +118,8 @@ def submit_answers(env: str | None, params: dict[str, Any], ranks: str | None, w
     """
     from everytoken.reflections.ranks import submit
 
-    _start(submit, env, params, ranks, wait)
+    with _opened(env, params) as opened:
+        start_ranks(submit, opened, ranks, wait)
 
 
 @sft.command("rerun")
@@ -151,26 +135,8 @@ def rerun_answers(env: str | None, params: dict[str, Any], ranks: str | None, wa
     """
     from everytoken.reflections.ranks import rerun
 
-    _start(rerun, env, params, ranks, wait)
-
-
-def _start(
-    verb: Callable[..., list[RankFolder]], env: str | None, params: dict[str, Any], ranks: str | None, wait: bool
-) -> None:
     with _opened(env, params) as opened:
-        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
-        if not started:
-            click.echo("nothing to do: all ranks are complete")
-        elif wait:
-            _echo_progress(opened)
-        else:
-            click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
-
-
-def _echo_progress(opened: _Project) -> None:
-    from everytoken.reflections.ranks import progress_of
-
-    click.echo("\n".join(progress_lines(progress_of(opened.root))))
+        start_ranks(rerun, opened, ranks, wait)
 
 
 @sft.command("status")
@@ -181,8 +147,10 @@ def status_answers(env: str | None) -> None:
     Example:
       everytoken sft status
     """
+    from everytoken.reflections.ranks import progress_of
+
     with _opened(env) as opened:
-        _echo_progress(opened)
+        click.echo("\n".join(progress_lines(progress_of(opened.root))))
 
 
 @sft.command("cancel")
