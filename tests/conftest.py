@@ -66,6 +66,8 @@ _LONGEST = [
     "tests/test_own_text.py",
     "tests/cli/test_command_process.py",
     "tests/tokens/streams/test_streams_in_ranges.py",
+    "tests/shards/remote/test_remote_stores.py",
+    "tests/training/run/test_remote_streams.py",
     "tests/provenance/takedown/test_forgotten_reflections.py",
 ]
 

@@ -121,6 +121,7 @@ def test_files_are_fetched_and_checked_when_they_are_used(bucket: Any, tmp_path:
         on(tmp_path / "other").load()
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_blocks_are_read_as_a_mapped_file_through_a_cache_of_a_fraction(bucket: Any, tmp_path: Path) -> None:
     local = ArtifactStore(tmp_path / "local").save(planned())
@@ -246,6 +247,7 @@ RemoteArtifactStore(sys.argv[1], FileCache(Path(sys.argv[2]), 1 << 30)).save(pla
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_an_upload_that_is_killed_sends_only_what_is_missing(
     bucket: Any, tmp_path: Path, server: S3Server, ran: Ran

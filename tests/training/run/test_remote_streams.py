@@ -137,7 +137,7 @@ def test_batches_of_remote_streams_are_those_of_local_ones(
 
 
 @pytest.mark.sensitive
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_checkpoint_of_remote_streams_has_the_bytes_of_local_ones(
     bucket: Any,  # noqa: F811
     tmp_path: Path,
